@@ -16,19 +16,19 @@ vars_of_type: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
 qualname_of_type: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 module_of_type: Callable[[type], Any] = type.__dict__["__module__"].__get__
-"""These run no code of a metaclass."""
+"""Getters that run no code of a metaclass."""
 
 TRANSPARENT = ("_modules", "_parameters", "_buffers")
-"""Attributes that are dicts whose entries read as attributes: ``model.fc``."""
+"""Attributes whose value is a dict with entries that read as attributes: ``model.fc``."""
 
 
 def is_subtype(kind: type, base: type) -> bool:
-    """Tell whether ``kind`` derives from ``base``, running no metaclass's code."""
+    """Return whether ``kind`` derives from ``base``, running no code of a metaclass."""
     return kind is base or any(known is base for known in mro(kind))
 
 
 def mro(kind: type) -> tuple[type, ...]:
-    """Return the types that ``kind`` derives from, itself first, running no code of theirs."""
+    """Return the types that ``kind`` derives from, itself first, running no code of a metaclass."""
     found: tuple[type, ...] = _MRO(kind)
     return found
 
@@ -40,36 +40,36 @@ def vars_of_module(module: Any) -> dict[str, Any]:
 
 
 class MissingClass:
-    """Class without instances: stands for one that was never imported."""
+    """A class without instances, in place of one that was never imported."""
 
 
 def imported(module: str, name: str) -> type:
-    """Return a class by its place; :class:`MissingClass` where its module was not imported."""
+    """Return a class by its module and name; :class:`MissingClass` if that was not imported."""
     content = getattr(sys.modules.get(module), "__dict__", {})
     kind = content.get(name)
     return kind if isinstance(kind, type) else MissingClass
 
 
 def content_of(item: Any) -> dict[str, Any]:
-    """Return an object's own attributes, without asking the object."""
+    """Return a copy of an object's ``__dict__``, running no code of the object."""
     content = dict_of(item)
     if not issubclass(type(content), dict):
         return {}
-    # copied at once: another thread may add to it
+    # copied first: another thread may add to it
     return {key: value for key, value in dict.copy(content).items() if type(key) is str}
 
 
 def items_of(value: Any) -> list[Any]:
-    """Return the items of a list or tuple, of lists that Keras or TensorFlow tracks too."""
+    """Return the items of a list or tuple, also of lists that Keras or TensorFlow tracks."""
     kind = type(value)
     wrapped = imported("tensorflow.python.trackable.data_structures", "ListWrapper")
     if is_subtype(kind, wrapped):
-        # it keeps its items in another list
+        # its items are in another list
         inner: Any = content_of(value).get("_storage")
         if issubclass(type(inner), list):
             return items_of(inner)
     if kind is list or kind is tuple:
-        # C code may have left places empty, and the collector begins with the last
+        # C code may have left places empty; the collector goes from last to first
         return gc.get_referents(value)[::-1]
     for plain in (list, tuple):
         if issubclass(kind, plain):
@@ -78,12 +78,12 @@ def items_of(value: Any) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """Return a text, or nothing for what is none."""
+    """Return a text, or an empty one for anything else."""
     return value if type(value) is str else ""
 
 
 def class_name(item: Any) -> str:
-    """Return the name of an object's class, without running code of its metaclass."""
+    """Return the name of an object's class, running no code of its metaclass."""
     try:
         return str(name_of_type(type(item)))
     except Exception:
@@ -91,12 +91,12 @@ def class_name(item: Any) -> str:
 
 
 def dict_of(holder: Any) -> Any:
-    """Return an instance's ``__dict__``, through no property of its own; None if it has none."""
+    """Return an instance's ``__dict__``, bypassing properties; None if it has none."""
     return dict_getter(type(holder))(holder)
 
 
 def dict_getter(kind: type) -> Callable[[Any], Any]:
-    """Return what gives the ``__dict__`` of an instance of a type, as :func:`dict_of` does."""
+    """Return a function that returns the ``__dict__`` of an instance of ``kind``."""
     for base in _MRO(kind):
         found = vars_of_type(base).get("__dict__")
         if type(found) is GetSetDescriptorType:

@@ -1,7 +1,7 @@
-"""Anchors of names: the modules' globals, and the variables of the frames that run.
+"""Anchors, where names begin: the globals of modules and the variables of running functions.
 
-Before Python 3.13 a frame's ``f_locals`` stores a dict of strong references in the frame, so the
-frame is read natively there, by address and without taking references. From 3.13 on it is a view.
+Before Python 3.13 reading ``f_locals`` stores a dict of strong references in the frame. So the
+frame is read natively there, by address and without taking references; from 3.13 on it is a view.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TEMPORARY = "(temporary)"
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 """The folder of tensorlens."""
-_VIEWS = sys.version_info >= (3, 13)
+_LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)
 
 
 class Suspension(NamedTuple):
-    """The attributes of what can be suspended."""
+    """Names of the attributes of an object that can be suspended."""
 
     code: str
     frame: str
@@ -46,8 +46,8 @@ SUSPENDED = {
 
 
 def suspension(kind: type) -> Suspension | None:
-    """Return the attributes of generators and the like; None of other types."""
-    # no look-up, which would run the __hash__ of a metaclass
+    """Return the attributes of a generator, coroutine or async generator; None of other types."""
+    # a look-up would run the __hash__ of a metaclass
     for each, names in SUSPENDED.items():
         if kind is each:
             return names
@@ -57,39 +57,41 @@ def suspension(kind: type) -> Suspension | None:
 def anchors(
     skip_modules: tuple[str, ...] = (), only_modules: Collection[str] | None = None
 ) -> dict[int, str]:
-    """Return where names begin: the text of a name by the address of the object it refers to.
+    """Return the text that a name begins with, by the address of the object it stands for.
 
-    A module's globals come with the module's name, those of ``__main__`` with an empty text; a
-    local comes as ``function(): local``. The frames of all threads count, user code before
-    libraries. What a function was given goes by the name that it has outside: the user's outer
-    functions come before inner ones, and a local of what is a global of ``__main__`` is left out.
-    So are frames and modules of tensorlens and those below ``skip_modules``. A value on an
-    evaluation stack is ``function(): (temporary)``; it may be long gone, so its address is only to
-    be compared. ``only_modules`` are the modules whose globals count, all if None.
+    The globals of a module have the module's name, those of ``__main__`` an empty text; a local
+    variable is ``function(): local``. Frames of all threads are read, user code before libraries.
+    An argument goes by the caller's name for it: the user's outer functions come before inner
+    ones, and a local that is also a global of ``__main__`` is left out. A value on an evaluation
+    stack is ``function(): (temporary)``; it may be gone, so use its address for comparing only.
+
+    Args:
+        skip_modules: modules that are left out with their submodules, as tensorlens is.
+        only_modules: the modules whose globals are included; all if None.
     """
     skip = ("tensorlens", *skip_modules)
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     temporaries: dict[int, str] = {}
     below = tuple(f"{package}." for package in skip)
-    # runpy and others have a variable for a module's globals
+    # before frames: runpy and others have a variable for a module's globals
     for name, module in _modules(only_modules):
         if name not in skip and not name.startswith(below):
-            found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
+            texts.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
     users, libraries = _frames(skip)
-    given = frozenset(map(id, _variables_of_main()))
+    globals_of_main = frozenset(map(id, _variables_of_main()))
     for frame in (*users, *libraries):
-        _add_frame(frame, found, temporaries, given)
-    return temporaries | found
+        _add_frame(frame, texts, temporaries, globals_of_main)
+    return temporaries | texts
 
 
 def library_functions() -> frozenset[str]:
-    """Return how names begin of the variables of libraries' functions that run: ``fit(): ``."""
+    """Return the beginnings of names of variables of libraries' running functions: ``fit(): ``."""
     return frozenset(map(_label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
 
 
 def variables_of(frame: FrameType) -> Iterator[Any]:
-    """Give what a function's variables refer to; the frame is one of this thread's."""
-    if _VIEWS:
+    """Yield the objects that the variables of a frame of this thread refer to."""
+    if _LOCALS_ARE_VIEWS:
         yield from frame.f_locals.values()
     elif _reads_frames():
         count = len(_variables(frame.f_code))
@@ -101,7 +103,7 @@ def variables_of(frame: FrameType) -> Iterator[Any]:
 
 
 def cell_content(cell: CellType) -> Any:
-    """Return what a closure's cell holds; None where nothing was assigned yet."""
+    """Return the content of a closure's cell; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -110,27 +112,25 @@ def cell_content(cell: CellType) -> Any:
 
 def why_no_locals() -> str:
     """Return why variables of functions are not among the anchors, or an empty text."""
-    if _VIEWS or _reads_frames():
+    if _LOCALS_ARE_VIEWS or _reads_frames():
         return ""
     return "the variables of running functions cannot be read, so nothing is named after them"
 
 
 class Variable(NamedTuple):
-    """A variable of a running function, by addresses."""
+    """A variable of a running function."""
 
     name: str
     address: int
+    """Address of its value."""
     content: int
-    """Where what its cell holds is, or 0."""
+    """Address of the content if the value is a cell, else 0."""
     references: int
-    """How many it counts: 0 for an argument that Python 3.14 borrows from the caller."""
+    """References that it holds: 0 for an argument that Python 3.14 borrows from the caller."""
 
 
 def locals_of(frame: FrameType) -> list[Variable]:
-    """Return a frame's variables.
-
-    Nothing is dereferenced later than now: the addresses are good for comparing only.
-    """
+    """Return a frame's variables. Their addresses are for comparing only."""
     names = _variables(frame.f_code)
     if _reads_frames():
         read = _native_frame(frame, len(names), len(names))
@@ -138,13 +138,13 @@ def locals_of(frame: FrameType) -> list[Variable]:
             counted = (1 - borrowed for borrowed in read.borrowed)
             columns = zip(names, read.addresses, read.contents, counted, strict=False)
             return [*map(Variable._make, columns)]
-    if _VIEWS:
+    if _LOCALS_ARE_VIEWS:
         return [Variable(name, id(value), 0, 1) for name, value in frame.f_locals.items()]
     return []
 
 
 def function_name(code: CodeType) -> str:
-    """Return how a function is called: ``Trainer.fit``, ``main``."""
+    """Return a function's qualified name without ``<locals>``: ``Trainer.fit``, ``main``."""
     return code.co_qualname.replace("<locals>.", "")
 
 
@@ -158,10 +158,7 @@ def _label(code: CodeType) -> str:
 
 
 def _add_frame(
-    frame: FrameType,
-    found: dict[int, str],
-    temporaries: dict[int, str],
-    without: frozenset[int],
+    frame: FrameType, texts: dict[int, str], temporaries: dict[int, str], skipped: frozenset[int]
 ) -> None:
     code = frame.f_code
     # module-level code and class bodies keep their variables in a dict
@@ -169,12 +166,12 @@ def _add_frame(
         return
     label = _label(code)
     for name, address, content, _ in locals_of(frame):
-        # a cell would be one more path to what goes by its global name
-        if not name.startswith(".") and content not in without:
+        # the cell of a global of __main__ would be one more path to it
+        if not name.startswith(".") and content not in skipped:
             for place in (content, address):
-                if place not in without:
-                    found.setdefault(place, label + name)
-    found.pop(0, None)
+                if place not in skipped:
+                    texts.setdefault(place, label + name)
+    texts.pop(0, None)
     if _reads_frames():
         variables = len(_variables(code))
         read = _native_frame(frame, 0, variables + code.co_stacksize)
@@ -196,9 +193,9 @@ def _native_frame(frame: FrameType, variables: int, count: int) -> Slots | None:
 
 @functools.cache
 def _reads_frames() -> bool:
-    """Tell whether frames look as expected, tried on one of known content."""
+    """Return whether frames have the expected layout, checked on one of known content."""
 
-    def known(first: object) -> bool:
+    def check(first: object) -> bool:
         second = [first]
 
         def inner() -> object:
@@ -208,13 +205,13 @@ def _reads_frames() -> bool:
         expected = first, inner, second
         return read is not None and [*read.addresses[:2], read.contents[4]] == [*map(id, expected)]
 
-    return known(object())
+    return check(object())
 
 
 def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
-    """Return the frames that run: the user's, outer before inner; libraries', inner before outer.
+    """Return the running frames: the user's, outer before inner; libraries', inner before outer.
 
-    Those of the frameworks come last: what they call their variables says the least.
+    Frames of the frameworks come last, since the names of their variables say the least.
     """
     current = threading.get_ident()
     users: list[FrameType] = []
@@ -234,7 +231,7 @@ def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
     finally:
         # this function's own frame is among them: a cycle
         frames.clear()
-    # who watches from a thread of ours looks in the middle of a library's call
+    # a thread of ours reads them in the middle of a library's call
     if is_own_thread():
         libraries.clear()
     return users, sorted(libraries, key=lambda frame: is_framework(frame.f_code.co_filename))
@@ -245,7 +242,7 @@ def _is_below(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _modules(only: Collection[str] | None) -> Iterator[tuple[str, Any]]:
-    # anything can be put there, and any thread can be importing
+    # sys.modules may hold anything, and other threads may be importing
     known = dict.copy(sys.modules)
     chosen = known.items() if only is None else ((name, known.get(name)) for name in only)
     for name, module in chosen:

@@ -1,4 +1,4 @@
-"""Finds the holders of objects: the path from a variable, a global or a class to each of them."""
+"""Search for the holders of objects: the path from a variable, a global or a class to each of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tensorlens.heap.native import HolderRows, How, Origin, Written, native
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, attribute_text, key_text
 
 UNREACHABLE = "unreachable cycle"
-"""How the names begin of what nothing holds that could be found."""
+"""Beginning of the names of objects for which no holder was found."""
 _NO_NODE = -1
 
-_KINDS: dict[int, int] = {
+_NODE_KINDS: dict[int, int] = {
     How.ITEM: INDEX,
     How.VALUE: KEY,
     How.ATTRIBUTE: ATTRIBUTE,
     How.ALIAS: _NO_NODE,
 }
-_TO_KINDS = bytes(_KINDS.get(how, 0) & 0xFF for how in range(256))
-_DESCRIBED = re.compile(b"[%b]" % re.escape(bytes(how for how in How if how not in _KINDS)))
+_TO_KINDS = bytes(_NODE_KINDS.get(how, 0) & 0xFF for how in range(256))
+_NEEDS_TEXT = re.compile(b"[%b]" % re.escape(bytes(how for how in How if how not in _NODE_KINDS)))
 _WRITERS: dict[int, Callable[[Any], str]] = {
     Written.QUOTED: repr,
     Written.BARE: attribute_text,
@@ -56,31 +56,31 @@ def find_holders(
     named: Mapping[int, int] | None = None,
     tuples: list[tuple[Any, ...]] | None = None,
 ) -> array[int]:
-    """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
+    """Return the node of each target's name in ``names``, or -1 if no holder is known.
 
     Args:
-        objects: the heap, as :func:`live_objects` gives it. What is not in it holds nothing,
-            but for tuples.
+        objects: the heap, as :func:`~tensorlens.heap.objects.live_objects` returns it. Only these
+            objects and tuples count as holders.
         targets: addresses of objects that the caller keeps alive.
-        anchors: where names begin, as :func:`~tensorlens.heap.frames.anchors` gives
-            it: the text of a name by an object's address. Of an anchor whose text is empty or a
-            module's, entries are attributes.
-        names: takes the new nodes.
-        loose: takes the nodes that names begin with where no variable was found: the outermost
-            holder there is, or a cycle that nothing holds.
-        named: further anchors, with the node of each one's name in ``names``; they come before
-            ``anchors``. What a name goes on from counts as a class does.
-        tuples: the tuples to look into, last of all; all of the heap if None.
+        anchors: the text that a name begins with, by the address of an object, as
+            :func:`~tensorlens.heap.frames.anchors` returns it. Entries of an anchor whose text is
+            empty or a module's name are attributes.
+        names: receives the new nodes.
+        loose: receives the nodes that names begin with if no variable was found: the outermost
+            holder, or a cycle that nothing holds.
+        named: further anchors with the node of each one's name in ``names``; they come before
+            ``anchors``. If that name has a parent, the anchor ranks as a class.
+        tuples: the tuples to search at the end; all of the heap if None.
 
-    The path with the fewest references wins, at most 8; of equal ones that with the better
-    :class:`~tensorlens.heap.native.Origin`. Names end at these: what holds a function, a class or
-    a module is not looked for. What no such path reaches is named after a value on an evaluation
+    The path with the fewest references is chosen, at most 8; among equal ones the one with the
+    better :class:`~tensorlens.heap.native.Origin`. Holders of a function, a class or a module are
+    not searched for. A target that no such path reaches is named after a value on an evaluation
     stack, else after the type of the outermost holder, else as part of an unreachable cycle.
 
-    One step back takes in at most four holders per target and 10,000 more, in the order of the
-    heap: beyond these a name may be a longer path or none.
+    One step back adds at most four holders per target and 10,000 more, in the order of the heap:
+    beyond these a name may be a longer path or none.
 
-    Without the native reader nothing has a name, see :func:`why_no_names`.
+    Without the native reader nothing has a name: see :func:`why_no_names`.
     """
     reader = native()
     if reader is None:
@@ -92,7 +92,7 @@ def find_holders(
     fetch = gc.get_objects if tuples is None else tuples.copy
     first_text = len(names.texts)
     rows = reader.search(objects, targets, places, origins, first_text, fetch)
-    describer = _Describer(rows, anchors, names, named)
+    describer = _RowDescriber(rows, anchors, names, named)
     kinds, values = describer.columns()
     nodes, numbers, *new = reader.assemble(rows, kinds, values, len(names))
     for column, more in zip((names.parents, names.kinds, names.values), new, strict=True):
@@ -111,7 +111,7 @@ def _origin(text: str) -> int:
 
 
 def _origins(named: Mapping[int, int], names: Names) -> array[int]:
-    """Return where what is found from each begins: a name's beginning is told by its text."""
+    """Return each named anchor's origin: by its text, or ``CLASS`` if its name has a parent."""
     origins = array("b", [Origin.CLASS]) * len(named)
     nodes = [*named.values()]
     parents = array("i", map(names.parents.__getitem__, nodes))
@@ -122,7 +122,9 @@ def _origins(named: Mapping[int, int], names: Names) -> array[int]:
     return origins
 
 
-class _Describer:
+class _RowDescriber:
+    """Texts of the names of the rows."""
+
     def __init__(
         self, rows: HolderRows, anchors: Mapping[int, str], names: Names, named: Mapping[int, int]
     ) -> None:
@@ -132,16 +134,19 @@ class _Describer:
         self._names = names
         self._steps = reference_names.ReferenceNames()
         self.loose: list[int] = []
-        """Rows of the outermost holders, where no variable was found."""
+        """Rows that names begin with, not being variables."""
 
     def columns(self) -> tuple[array[int], array[int]]:
-        """Return each row's kind (-1: no node) and value; a new name's row loses its holder."""
+        """Return each row's kind (-1: no node) and value.
+
+        The row of a local or of a closure's variable begins a name and loses its holder.
+        """
         rows = self._rows
         how = rows.how.tobytes()
         kinds = array("b", how.translate(_TO_KINDS))
         values = rows.value
         self._names.texts += self._texts()
-        for match in _DESCRIBED.finditer(how):
+        for match in _NEEDS_TEXT.finditer(how):
             row = match.start()
             kind, value = self._describe(row)
             kinds[row] = kind
@@ -151,7 +156,7 @@ class _Describer:
     def _texts(self) -> Iterable[str]:
         keys, written = self._rows.keys, self._rows.written
         if not any(written.tobytes()):
-            # short texts, and there may be many
+            # all are short texts; there may be many
             return map(repr, keys)
         return [_WRITERS[how](key) for how, key in zip(written, keys, strict=True)]
 
@@ -173,7 +178,7 @@ class _Describer:
         return ATTRIBUTE, _ATTRIBUTES[How(how)]
 
     def _object(self, row: int) -> Any:
-        # all rows but roots are held by the heap or the caller, so they are alive
+        # alive: all rows but roots are held by the heap or the caller
         return ctypes.cast(self._rows.address[row], ctypes.py_object).value
 
     def _root(self, row: int, origin: int) -> str:
@@ -181,7 +186,7 @@ class _Describer:
         node = self._named.get(address)
         known = self._anchors.get(address) if node is None else self._names[node]
         if origin == Origin.TEMPORARY:
-            # the slot may be stale: it says less than what else is known
+            # the slot may be stale, so the object must not be touched
             self.loose.append(row)
             return known or ""
         found = self._object(row)

@@ -1,6 +1,6 @@
-"""The native reader of the heap: built on first use, and tried on objects of known content.
+"""The native reader of the heap: built on first use and checked on objects of known content.
 
-How an object is held, where names begin and how keys are written is numbered as in ``layout.h``.
+The numbers of :class:`How`, :class:`Origin` and :class:`Written` are those in ``layout.h``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SIGNATURES: Signatures = {
 
 
 class How(IntEnum):
-    """How an object is held; an alias is part of its holder's name."""
+    """How an object is held. An alias has the name of its holder."""
 
     ROOT = 0
     ITEM = 1
@@ -61,7 +61,7 @@ class How(IntEnum):
     ATTRIBUTE = 3
     ALIAS = 4
     OPAQUE = 5
-    """A reference of unknown place."""
+    """A reference whose place is unknown."""
     KEY = 6
     CLOSURE_VARIABLE = 7
     LOCAL = 8
@@ -71,7 +71,7 @@ class How(IntEnum):
 
 
 class Written(IntEnum):
-    """How a key is written: a short text in quotes, an attribute's name, anything else."""
+    """How a key is written: as a short text in quotes, an attribute's name, or anything else."""
 
     QUOTED = 0
     BARE = 1
@@ -79,7 +79,7 @@ class Written(IntEnum):
 
 
 class Origin(IntEnum):
-    """Where a name begins, the better first."""
+    """Where a name begins, the best first."""
 
     MAIN = 0
     VARIABLE = 1
@@ -95,38 +95,38 @@ class Origin(IntEnum):
 
 @dataclass(slots=True)
 class HolderRows:
-    """Objects on the path to targets, holders before what they hold."""
+    """Objects on the paths to targets, one a row, holders before the objects they hold."""
 
     holder: array[int]
-    """The row of the holder, or -1 where a name begins."""
+    """Row of the holder; -1 if a name begins here."""
     how: array[int]
     value: array[int]
-    """An index, the number of a key, or for a root where its name begins."""
+    """An index, the number of a key, or the :class:`Origin` of a root."""
     address: array[int]
     keys: list[Any]
     written: array[int]
-    """For each key."""
+    """A :class:`Written` for each key."""
     targets: array[int]
-    """The row of each target, or -1."""
+    """Row of each target, or -1."""
     tuples: list[Any]
-    """Those among the rows: they have to live until the rows have been read."""
+    """Tuples among the rows, to be kept alive until the rows have been read."""
 
 
 class Slots(NamedTuple):
-    """Variables of a frame, and then its evaluation stack."""
+    """Variables of a frame, followed by its evaluation stack."""
 
     addresses: array[int]
     borrowed: array[int]
-    """1 where a slot counts no reference, as happens from Python 3.14 on."""
+    """1 if the slot holds no reference, which may be so from Python 3.14 on."""
     contents: array[int]
-    """Addresses of what cells hold; 0 where a variable is none."""
+    """Address of the content of each variable that is a cell, else 0."""
 
 
 class NativeHeap:
-    """Reads the heap without running Python code.
+    """A reader of the heap that runs no Python code.
 
     Raises:
-        NativeUnavailable: on construction, where objects do not look as they are known to.
+        NativeUnavailable: on construction, if objects do not have the expected layout.
     """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
@@ -139,7 +139,7 @@ class NativeHeap:
         self._check_instances()
 
     def objects(self) -> list[Any]:
-        """Return the heap's objects without the tuples, none of which is held meanwhile."""
+        """Return the heap's objects except tuples, none of which is held meanwhile."""
         found: list[Any] = self._library.tl_heap_objects(gc.get_objects)
         return found
 
@@ -160,18 +160,18 @@ class NativeHeap:
         first_text: int,
         fetch: Callable[[], list[Any]],
     ) -> HolderRows:
-        """Return how the targets are held.
+        """Search for the holders of the targets.
 
         Args:
             objects: the heap.
             targets: addresses.
-            anchors: addresses of where names begin.
-            origins: the :class:`Origin` of each.
-            first_text: the number of the first key's text; the others' go on from there.
-            fetch: gives the objects that the tuples are among.
+            anchors: addresses of objects that names begin with.
+            origins: the :class:`Origin` of each anchor.
+            first_text: the number of the first key's text; the others follow.
+            fetch: returns objects that include the tuples to search.
 
         Raises:
-            MemoryError: there is no memory for the search.
+            MemoryError: the search ran out of memory.
         """
         library, keys, met = self._library, list[Any](), list[Any]()
         lengths = array("q", map(len, (targets, anchors)))
@@ -191,7 +191,7 @@ class NativeHeap:
     def assemble(
         self, rows: HolderRows, kind: array[int], value: array[int], first: int
     ) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
-        """Return each target's node and each row's, and parents, kinds, values of the new nodes."""
+        """Return the targets' nodes, the rows' nodes, and the new nodes' parents, kinds and values."""
         count, nodes = len(kind), zeros("i", len(rows.targets))
         numbers, parents = zeros("i", count), zeros("i", count)
         kinds, values = zeros("b", count), zeros("q", count)
@@ -202,9 +202,9 @@ class NativeHeap:
         return nodes, numbers, parents[:made], kinds[:made], values[:made]
 
     def frame(self, frame: Any, variables: int, count: int) -> Slots | None:
-        """Return the first ``count`` slots of a frame; of ``variables`` also what cells hold.
+        """Return the first ``count`` slots of a frame, and the contents of cells in ``variables``.
 
-        No reference is taken. None where the frame does not look as expected.
+        No reference is taken. None if the frame does not have the expected layout.
         """
         slots = Slots(zeros("Q", count), zeros("B", count), zeros("Q", max(variables, 1)))
         read = self._library.tl_heap_frame(
@@ -213,8 +213,8 @@ class NativeHeap:
         return slots if read else None
 
     def dict_address(self, item: object) -> int:
-        """Return where an instance's ``__dict__`` is, 0 where none has been made."""
-        # ctypes asks what is no py_object for its __class__
+        """Return the address of an instance's ``__dict__``; 0 if it has not been made."""
+        # ctypes would read the __class__ of an argument that is no py_object
         address: int = self._library.tl_heap_dict_of(_Object(item))
         return address
 
@@ -228,7 +228,7 @@ class NativeHeap:
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
         _require(_word(id(probe), offset) == id(probe[0]), "tuples")
         minor = sys.version_info.minor
-        self._library.tl_heap_setup(minor, offset, cached_keys, _dicts_show(), TRANSPARENT)
+        self._library.tl_heap_setup(minor, offset, cached_keys, _values_bypass_dict(), TRANSPARENT)
 
     def _check_objects(self) -> None:
         _require(not sysconfig.get_config_var("Py_GIL_DISABLED"), "a build without the GIL")
@@ -266,7 +266,7 @@ class NativeHeap:
             _require(self._field(probe, name) == id(value), "functions")
 
     def _field(self, item: object, name: str) -> int:
-        """Return the word of an object at a place that ``offsets.h`` names."""
+        """Return the word of an object at an offset named in ``offsets.h``."""
         return _word(id(item), self._library.tl_heap_offset(name.encode()))
 
     def _check_instances(self) -> None:
@@ -280,7 +280,7 @@ class NativeHeap:
         for name in ("first", "second", "third"):
             setattr(probe, name, object())
         del probe.first  # type: ignore[attr-defined]
-        # by address: what is read may be no name at all
+        # compared by address: the word read may not be a name
         return not name_of(probe, object()) and all(
             name_of(probe, getattr(probe, name)) == id(sys.intern(name))
             for name in ("second", "third")
@@ -309,7 +309,7 @@ def _word(address: int, offset: int) -> int:
 
 
 def pointer(values: array[Any]) -> ctypes.c_void_p:
-    """Return where an array's values lie, until it changes its length."""
+    """Return the address of an array's values, valid until its length changes."""
     return ctypes.c_void_p(values.buffer_info()[0])
 
 
@@ -319,7 +319,7 @@ def _require(holds: bool, what: str) -> None:
 
 
 def _cached_keys_offset() -> int:
-    """Return where a class keeps the names of its instances' attributes, or 0."""
+    """Return the offset in a class of the names of its instances' attributes, or 0."""
     size: int = type.__dict__["__basicsize__"].__get__(type)
     for offset in range(400, size - 3 * _WORD, _WORD):
         name, qualified = _word(id(_Plain), offset), _word(id(_Plain), offset + 2 * _WORD)
@@ -328,10 +328,10 @@ def _cached_keys_offset() -> int:
     return 0
 
 
-def _dicts_show() -> bool:
-    """Return whether an instance's values are its own where it has a ``__dict__`` as well.
+def _values_bypass_dict() -> bool:
+    """Return whether the collector finds an instance's values through it, not its ``__dict__``.
 
-    So in Python 3.13; a ``__dict__`` of other versions tells the collector of the values itself.
+    True of Python 3.13.
     """
     probe = _Plain()
     probe.attribute = []  # type: ignore[attr-defined]
@@ -347,7 +347,7 @@ def _load() -> NativeHeap | str:
 
 
 def native() -> NativeHeap | None:
-    """Return the native reader, or None where it cannot be had."""
+    """Return the native reader, or None if it is not available."""
     loaded = _load()
     return loaded if isinstance(loaded, NativeHeap) else None
 

@@ -1,7 +1,7 @@
-"""Describes references that the heap alone does not name.
+"""Names of references that the native search leaves open, and of where paths begin.
 
-A slot, a place in a deque, an element of a set, a closure's variable, a local of a generator.
-Types' own functions are applied to the objects, so none of the objects' code runs.
+Examples: a slot, a place in a deque, an element of a set, a closure's variable, a local of a
+generator. Built-in types' own functions are applied to the objects, so none of their code runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tensorlens.heap.frames import function_name, locals_of, suspension
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
 
 KEPT_BY_TRACEBACK = " (kept by a traceback)"
-"""Follows the name of a variable whose function is over."""
-_BARE = (list, tuple, dict, set, frozenset, collections.deque, CellType)
+"""Suffix for a variable of a function that has ended."""
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, CellType)
 
 _GETTERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (BaseException, ("args", "__cause__", "__context__", "__traceback__")),
@@ -42,9 +42,9 @@ _GETTERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 def type_name(holder: Any) -> str:
-    """Return what an object without a name is called by its type: ``Node``, ``<list>``."""
+    """Return the name of an object's type, for an object without one: ``Node``, ``<list>``."""
     name = name_of_type(type(holder))
-    return f"<{name}>" if any(type(holder) is bare for bare in _BARE) else name
+    return f"<{name}>" if any(type(holder) is kind for kind in _CONTAINERS) else name
 
 
 def class_text(kind: type) -> str:
@@ -68,14 +68,14 @@ def module_text(module: Any) -> str:
 
 
 def closure_text(function: FunctionType, index: int) -> str:
-    """Return how a variable of a closure is called, by its number among the cells."""
+    """Return the name of a closure's variable, by its number among the cells."""
     names = function.__code__.co_freevars
     name = names[index] if index < len(names) else "?"
     return f"closure of {function.__qualname__}: {name}"
 
 
 def local_text(holder: Any, address: int) -> str:
-    """Return how a variable of a suspended generator or of a kept frame is called."""
+    """Return the name of a variable of a suspended generator or of a kept frame."""
     frame, kept = holder, KEPT_BY_TRACEBACK
     if (names := suspension(type(holder))) is not None:
         frame, kept = getattr(holder, names.frame), ""
@@ -89,14 +89,14 @@ def local_text(holder: Any, address: int) -> str:
 
 
 class ReferenceNames:
-    """Names references of unknown place; what it learns of types and deques it keeps."""
+    """Names of references whose place is unknown, with a cache of types and deques."""
 
     def __init__(self) -> None:
         self._slots: dict[int, list[tuple[str, Callable[[Any], Any]]]] = {}
         self._places: dict[int, dict[int, int]] = {}
 
     def step(self, holder: Any, child: Any) -> tuple[int, int | str]:
-        """Return the kind of a name's node, and its index or text."""
+        """Return the kind of the name's node for a reference, and its index or text."""
         kind = type(holder)
         if is_subtype(kind, collections.deque):
             place = self._place(holder, child)
@@ -141,7 +141,7 @@ class ReferenceNames:
                 for index, item in enumerate(collections.deque.__iter__(holder)):
                     places.setdefault(id(item), index)
             except RuntimeError:
-                # another thread changes it
+                # another thread changed it
                 places = {}
             self._places[id(holder)] = places
         return places.get(id(child))

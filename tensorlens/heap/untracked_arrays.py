@@ -1,4 +1,4 @@
-"""Memory that the collector does not look at: NumPy arrays, and who holds them."""
+"""NumPy arrays, which the collector does not track, and their holders."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from tensorlens.heap import select
 from tensorlens.heap.attributes import MODULES, is_subtype
 
-_AT_ONCE = 20_000
-"""Objects that are asked for their referents in one go."""
+_BATCH = 20_000
+"""Objects whose referents are fetched in one call."""
 
 
 def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int, list[Any]]:
-    """Return the arrays whose memory lies in blocks, by the block's address.
+    """Return the arrays whose memory lies in the given blocks, by the block's address.
 
-    Found are those that an object of the heap refers to, or a tuple in one; not those that only a
-    variable of a running function holds.
+    An array is found if an object of the heap refers to it, or a tuple in one; not if only a
+    variable of a running function does.
 
     Args:
         blocks: ``(address, bytes)`` of each.
@@ -46,7 +46,7 @@ def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int
 
 
 def _memory_of(array: Any) -> int | None:
-    """Return where an array's memory lies; None if it has memory of its own."""
+    """Return the address of an array's memory; None if the array owns it."""
     kind = sys.modules["numpy"].ndarray
     if kind.base.__get__(array) is None:
         return None
@@ -54,14 +54,14 @@ def _memory_of(array: Any) -> int | None:
 
 
 def shown(arrays: Sequence[Any]) -> int:
-    """Return the bytes of the largest of some arrays."""
+    """Return the bytes of the largest array."""
     return max(int(sys.modules["numpy"].ndarray.nbytes.__get__(array)) for array in arrays)
 
 
 def bases_of(arrays: Iterable[Any]) -> list[Any]:
-    """Return what the memory of arrays comes from, once for each reference to it.
+    """Return the objects that own the memory of arrays, once for each array that refers to one.
 
-    An array that shows a part of another one refers to that, and not to the other's base.
+    A view of a view refers to that view and not to its base.
     """
     kind = sys.modules["numpy"].ndarray
     owners: dict[int, Any] = {}
@@ -74,15 +74,15 @@ def bases_of(arrays: Iterable[Any]) -> list[Any]:
 
 
 def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Give the arrays that the heap refers to, each once, with the objects they were found in."""
+    """Yield batches of objects, and the arrays that were first found in each."""
     wanted = (kind, tuple)
     seen: set[int] = set()
-    for start in range(0, len(objects), _AT_ONCE):
-        some = objects[start : start + _AT_ONCE]
-        # _asyncio of Python 3.12 shows freed objects, and a module's dict is an object by itself
+    for start in range(0, len(objects), _BATCH):
+        some = objects[start : start + _BATCH]
+        # no modules: _asyncio of 3.12 returns freed objects, and their dicts are in the heap
         holders = [*compress(some, map(is_not, map(type, some), repeat(MODULES)))]
         found, tuples, dicts = select(gc.get_referents(*holders), wanted, (dict,))
-        # tuples may share tuples many times over
+        # many tuples may refer to the same tuple
         known: dict[int, Any] = {}
         while inside := _fresh(tuples, dicts, known):
             inner, tuples, dicts = select(gc.get_referents(*inside), wanted, (dict,))
@@ -94,7 +94,7 @@ def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[list[Any], list[An
 
 
 def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[Any]:
-    """Return, once each, those that the heap does not show and that were not there before."""
+    """Return the tuples and untracked dicts that are not in ``known``, and add them to it."""
     inside = [*tuples, *filterfalse(gc.is_tracked, dicts)]
     met = dict(zip(map(id, inside), inside, strict=True))
     fresh = [each for place, each in met.items() if place not in known]
@@ -107,19 +107,15 @@ _PLAIN = (list, deque)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnedArray:
-    """An array."""
+    """An array, its bytes and a number for its holder: the same for objects of one class."""
 
     array: Any
     nbytes: int
     held_in: int
-    """Tells apart what kind of object holds it: of those in objects of one class it is equal."""
 
 
 def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
-    """Return each array that an object of the heap, or a tuple in one, refers to.
-
-    Only those of NumPy's own class that own their memory: views have none.
-    """
+    """Return each array of NumPy's own class that owns its memory, as :func:`arrays_in` finds it."""
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
     if not isinstance(kind, type):
         return []
@@ -133,7 +129,7 @@ def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
 
 
 def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
-    """Return for each array the address of the list that holds it, or else of a class."""
+    """Return, for each array, the address of the list that holds it, or of its holder's class."""
     found: dict[int, int] = {}
     for holder in holders:
         for each in gc.get_referents(holder):
