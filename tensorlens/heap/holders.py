@@ -1,4 +1,4 @@
-"""Search for the holders of objects: the path from a variable, a global or a class to each of them."""
+"""Search for the path from a variable, a global or a class to each of some objects."""
 
 from __future__ import annotations
 

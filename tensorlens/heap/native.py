@@ -191,7 +191,7 @@ class NativeHeap:
     def assemble(
         self, rows: HolderRows, kind: array[int], value: array[int], first: int
     ) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
-        """Return the targets' nodes, the rows' nodes, and the new nodes' parents, kinds and values."""
+        """Return the node of each target and row, and the new nodes' parents, kinds and values."""
         count, nodes = len(kind), zeros("i", len(rows.targets))
         numbers, parents = zeros("i", count), zeros("i", count)
         kinds, values = zeros("b", count), zeros("q", count)

@@ -115,7 +115,7 @@ class OwnedArray:
 
 
 def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
-    """Return each array of NumPy's own class that owns its memory, as :func:`arrays_in` finds it."""
+    """Return each array of NumPy's own class that owns memory, as :func:`arrays_in` finds it."""
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
     if not isinstance(kind, type):
         return []
