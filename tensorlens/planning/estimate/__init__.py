@@ -1,11 +1,11 @@
-"""Before the run: what a step will need on a card that is not there.
+"""Estimates: the memory that a program's steps will need, on a card that is not there.
 
-A program is checked (:mod:`.target`) and asked about (:mod:`.api`); a process of its own runs it on
-fake tensors (``planning/processes.py``, ``planning/torch``) and sends back a
-:class:`~tensorlens.planning.trace.Trace` of its requests. These are made of simulated allocators
-(:mod:`.simulation`), and with what lies outside of the framework's memory the answer is put
-together (:mod:`.assembly`). :mod:`.batches` and :mod:`.scaling` ask several times. No module here
-imports torch. The method, each figure's rule and the accuracy are in ``docs/estimate.md``.
+:mod:`.target` finds the program and :mod:`.api` checks the request. A process of its own runs the
+program on fake tensors (``planning/processes.py``, ``planning/torch``) and returns a
+:class:`~tensorlens.planning.trace.Trace` of its requests. :mod:`.simulation` replays them on
+simulated allocators, and :mod:`.assembly` adds the memory outside of the framework.
+:mod:`.batches` and :mod:`.scaling` make several estimates. No module here imports torch. The
+method, the rule of each figure and the accuracy are in ``docs/estimate.md``.
 """
 
 from tensorlens.lazy import attach

@@ -35,10 +35,10 @@ def estimate(
     script_args: Sequence[str] = (),
     **of_keras: Any,
 ) -> Estimate:
-    """Predict the memory of a program's training steps: that of a GPU without the GPU.
+    """Predict the memory of a program's training steps, of a GPU without the GPU.
 
-    The steps run on fake tensors, which have shapes and no bytes, in a process of its own; what
-    they ask for is given to a simulator of torch's caching allocator.
+    The steps run in another process on fake tensors, which have shapes and no bytes; their
+    requests go to a simulated caching allocator.
 
     Args:
         make_step: builds model, optimizer and data and returns ``step()``, which runs one step; if
@@ -114,7 +114,7 @@ def request(
     script_args: Sequence[str] = (),
     **of_keras: Any,
 ) -> StepsRequest | KerasRequest:
-    """Return what :func:`estimate` is asked, with everything checked that can be."""
+    """Check the arguments of :func:`estimate` and return the request."""
     spec = device_spec(device, card, capacity)
     settings = allocator_settings(settings)
     own = checked_arguments(arguments)
@@ -145,7 +145,7 @@ def checked_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def allocator_settings(given: str | None) -> str:
-    """Return what torch's allocator will be set to: what was given, else what it is set to now."""
+    """Return the settings of torch's allocator: those given, or the present ones."""
     settings = settings_text(os.environ) if given is None else given
     if not isinstance(settings, str):
         raise UsageError(f"settings={given!r}: give a text, as in PYTORCH_CUDA_ALLOC_CONF")
@@ -154,22 +154,22 @@ def allocator_settings(given: str | None) -> str:
 
 
 BATCHES = ("", "batch", "batch_size")
-"""Names of an argument that is the batch; the empty one stands for the first."""
+"""Names of the argument that is the batch; the empty name means the first argument."""
 _ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
-"""Arguments that the tracing of a Keras model calls otherwise."""
+"""Arguments to their names in ``TraceRequest``."""
 
 
 @dataclass(frozen=True)
 class StepsRequest:
-    """A program whose steps are estimated: torch's on fake tensors, TensorFlow's traced."""
+    """Request for the steps of a program: torch's run on fake tensors, TensorFlow's are traced."""
 
     job: Job
-    """Its run, but for the mode, the device and what of it is Keras's."""
+    """The job, without mode, device and options of Keras models."""
     spec: DeviceSpec
     settings: str
 
     def ask(self, runner: Runner) -> Estimate:
-        """Run it and return the answer."""
+        """Run the job and return the estimate."""
         job, spec = self.job, self.spec
         if job.program.is_script and job.choice.arguments:
             raise UsageError(_of_script(job.name, *job.choice.arguments))
@@ -194,7 +194,7 @@ class StepsRequest:
         return assemble(trace, spec, job.name, self.settings)
 
     def with_argument(self, name: str, value: int) -> StepsRequest:
-        """Return the same request with an argument of its function."""
+        """Return the request with another argument of the program's function."""
         if name in BATCHES:
             return replace(self, job=replace(self.job, batch=value, batch_argument=name))
         choice = self.job.choice
@@ -213,7 +213,7 @@ _OF_KERAS = (
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check what is asked of a Keras model."""
+    """Check the options of a Keras model."""
     for name in options.keys() - set(_OF_KERAS):
         known = difflib.get_close_matches(name, _OF_KERAS, n=1, cutoff=0.5) or _OF_KERAS
         raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
@@ -230,7 +230,7 @@ def keras_request(
     run_eagerly: bool | None = None,
     **options: Any,
 ) -> KerasRequest:
-    """Return what is asked of a model, with everything checked that can be without tracing."""
+    """Check the arguments of an estimate of a Keras model and return the request."""
     check_options({"batch_size": batch_size, **options})
     backend = kinds.backend()
     if backend == "torch":
@@ -251,17 +251,17 @@ def keras_request(
 
 @dataclass(frozen=True)
 class KerasRequest:
-    """A Keras model whose train step is estimated."""
+    """Request for the train step of a Keras model."""
 
     model: Any
     batch: int
     options: Mapping[str, Any]
-    """As ``TraceRequest`` takes them."""
+    """Fields of ``TraceRequest``."""
     spec: DeviceSpec
 
     def ask(self, runner: Runner) -> Estimate:
-        """Trace the step in this process and return the answer."""
-        # TensorFlow is there already, or there would be no model
+        """Trace the step in this process and return the estimate."""
+        # a Keras model has imported TensorFlow already
         from tensorlens.planning.tensorflow.tracing import TraceRequest
         from tensorlens.planning.tensorflow.train_step import train_step_trace
 
@@ -278,7 +278,7 @@ class KerasRequest:
         return assemble(trace, replace(spec, device=spec.kind), self.model.name)
 
     def with_argument(self, name: str, value: int) -> KerasRequest:
-        """Return the same request for another batch: a model has no other argument."""
+        """Return the request with another batch, the only argument of a model."""
         if name not in BATCHES:
             raise UsageError(
                 f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"

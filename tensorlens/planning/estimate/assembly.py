@@ -1,4 +1,4 @@
-"""The answer, put together from a trace, what allocators make of it, and what lies outside of them.
+"""Makes an estimate of a trace: simulated allocators, and memory outside of the framework.
 
 Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13.
 """
@@ -82,7 +82,7 @@ def _name_inputs(trace: Trace) -> None:
 
 
 def _found(trace: Trace, device: str) -> str:
-    """Return the device as the trace has it: ``cuda:0`` for ``cuda``."""
+    """Return the device's name in the trace: ``cuda:0`` for ``cuda``."""
     names = [name for name in trace.log.devices if f"{name}:".startswith(f"{device}:")]
     if not names:
         raise TensorlensError(
@@ -93,7 +93,7 @@ def _found(trace: Trace, device: str) -> str:
 
 
 def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
-    """Return what gives the least, the likeliest and the largest size of each request."""
+    """Return functions for the least, the likeliest and the largest size of each request."""
     if not trace.bounds:
         return [None]
     size, bounds = trace.log.size, trace.bounds
@@ -105,7 +105,7 @@ def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
 
 
 def _range(figures: Sequence[int]) -> Range:
-    """Return the likeliest, which is in the middle, with the least and the most."""
+    """Return a range from three figures, the likeliest in the middle."""
     return Range(min(figures), figures[len(figures) // 2], max(figures))
 
 
@@ -121,7 +121,7 @@ def _capacity(trace: Trace, device: str, rules: Rules, reserved: Range) -> Range
 
 
 def _highest(log: EventLog, device: str) -> int:
-    """Return the event after which the allocator had most handed out, remainders included."""
+    """Return the row after which most was allocated, remainders included."""
     held, most, highest = 0, -1, -1
     for row, _, nbytes in block_changes(log, device):
         held += nbytes
@@ -131,13 +131,13 @@ def _highest(log: EventLog, device: str) -> int:
 
 
 def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
-    """Name what is no tensor of the program and outlives the operator that took it."""
+    """Name the blocks that belong to no tensor and outlive the operator that took them."""
     log = simulated.log
     for row, name in trace.scratch.items():
         made = simulated.rows.get(row)
         if made is not None and log.pair[made] < 0:
             log.name(made, Label(name, "other"))
-            # a library has it for all, not for the line and the layer that came first
+            # a library shares it among all lines and layers
             log.stack[made] = -1
             if log.context[made] >= 0:
                 context = log.contexts[log.context[made]]
@@ -145,7 +145,7 @@ def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
 
 
 def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[EstimateTerm]:
-    """Return what no tensor of the program is of what is resident at the peak, by name."""
+    """Return the terms: memory at the peak that belongs to no tensor, by name."""
     log = simulated.log
     found: dict[str, Range] = {}
     for row, name in trace.scratch.items():
@@ -161,7 +161,7 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[E
 
 
 def _batch(log: EventLog, device: str) -> int | None:
-    """Return the first dimension that most inputs have, those of one dimension last."""
+    """Return the most common first dimension of the inputs; those of one dimension count last."""
     number = log.devices.index(device)
     rows = zip(log.label, log.device, strict=True)
     labels = [log.labels[label] for label, where in rows if label >= 0 and where == number]
@@ -172,7 +172,7 @@ def _batch(log: EventLog, device: str) -> int | None:
 
 
 def _growth(log: EventLog, device: str) -> list[Caution]:
-    """Return what the last step left beyond what the one before it left, remainders aside."""
+    """Return the bytes that the last step left beyond the step before it, without remainders."""
     if len(log.marks) < 3:
         return []
     *_, before, last, end = log.marks
@@ -277,15 +277,15 @@ _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
     ),
     "attention": (("attention",), _mebibytes(0, 5, 30)),
 }
-"""A library to the operators that use it, and the kernels that it brings: about what NVML saw
+"""Library to the operators that use it, and the size of its kernels: about what NVML saw
 beyond torch's segments in the trainings published with xMem, which are of all of these."""
 
 
 def context_overhead(card: Card | None, trace: Trace) -> tuple[EstimateTerm, ...]:
-    """Return what is outside of the framework's memory, none for the CPU (``card`` None).
+    """Return the memory outside of the framework; none for the CPU (``card`` None).
 
-    The CUDA context, and the kernels that are loaded as they are first used: the more, the more
-    kinds of operators a program uses (``CUDA_MODULE_LOADING=LAZY``, torch's default).
+    It is the CUDA context and the kernels, which are loaded on first use
+    (``CUDA_MODULE_LOADING=LAZY``, torch's default): more kinds of operators need more.
     """
     if card is None:
         return ()

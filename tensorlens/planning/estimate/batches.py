@@ -18,14 +18,14 @@ from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import progress
 
 MOST = 1 << 24
-"""The largest batch that is tried where none is named."""
+"""Default of the largest batch that is tried."""
 
 _FAR = 16
 """The next batch is at most this many times the last one that fits."""
 
 _EARLY = 6
-"""After 3 to this many tries, all of which fit, a line through their figures gives the next batch;
-before and after, the batch at least doubles until one does not fit."""
+"""From the third to this try a line through the figures gives the next batch, as long as all fit;
+otherwise the batch at least doubles until one does not fit."""
 
 
 def largest_that_fits(
@@ -35,9 +35,9 @@ def largest_that_fits(
     highest: int | None,
     multiple: int = 1,
 ) -> tuple[int, int]:
-    """Return the largest batch that fits, 0 where not even the lowest does, and the next larger.
+    """Return the largest batch that fits, or 0, and the smallest known that does not.
 
-    ``needed`` gives the bytes that a batch takes; None where it did not run.
+    ``needed`` returns the bytes of a batch; None if it did not run.
 
     Raises:
         UsageError: no batch that is a multiple lies between ``lowest`` and ``highest``.
@@ -67,7 +67,7 @@ def largest_that_fits(
                 wanted = math.isqrt(fitting * too_large)
             else:
                 wanted = (fitting + too_large) // 2
-            # peaks need not lie on a line: every second one is in the middle
+            # peaks may not lie on a line: bisect every second time
             wanted = max(fitting + 1, min(wanted, too_large - 1))
             if fits(wanted):
                 fitting = wanted
@@ -89,7 +89,7 @@ def _reach(tried: Mapping[int, int | None], fitting: int, capacity: int) -> int:
 
 
 class MaxBatch(int):
-    """The largest batch; 0 where not even the smallest one fits."""
+    """The largest batch that fits; 0 if even the smallest does not."""
 
     capacity: int
     """Bytes of the card, context included."""
@@ -108,7 +108,7 @@ class MaxBatch(int):
         reaches_end: bool,
         surely: bool = False,
     ) -> MaxBatch:
-        """Return the batch with what led to it."""
+        """Return the batch with its estimates."""
         self = super().__new__(cls, batch)
         self.capacity, self.estimates, self.reaches_end = capacity, estimates, reaches_end
         self.surely = surely
@@ -116,7 +116,7 @@ class MaxBatch(int):
 
     @property
     def estimate(self) -> Estimate:
-        """The estimate of the largest batch, or of the smallest tried where none fits."""
+        """The estimate of the largest batch, or of the smallest tried if none fits."""
         beyond = min((each for each in self.estimates if each > self), default=None)
         compared = "high" if self.surely else "point"
         needs = {
@@ -220,7 +220,7 @@ def largest_batch(
     surely: bool = False,
     multiple: int = 1,
 ) -> MaxBatch:
-    """Return the largest batch whose estimate fits into so many bytes."""
+    """Return the largest batch whose estimate fits into ``capacity`` bytes."""
     tried: dict[int, Estimate] = {}
 
     def needed(batch: int) -> int:

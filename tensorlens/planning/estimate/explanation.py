@@ -1,4 +1,4 @@
-"""An estimate in words: what takes how much and why, with the sum, to be checked by hand."""
+"""Explains an estimate in words, with a sum that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 
 _SHARE = 0.05
-"""Where activations are less of the peak, sums of them are of no use."""
+"""Least share of activations in the peak for the rules of thumb to be told."""
 
 
 def explanation(estimate: Estimate) -> Sequence[Block]:
-    """Return the answer in words and figures, and at the end the sum."""
+    """Return the explanation, with the sum at the end."""
     parts, most = peak_parts(estimate), peaks_by_kind(estimate)
     texts = [
         largest_batch(estimate),
@@ -60,7 +60,7 @@ _LABELS = {
 _GROWING = ("activation", "input", ACTIVATION_GRADIENT)
 """Kinds that grow with the batch."""
 _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation": "Activations"}
-"""Kinds that are told of where they have nothing at the peak but something at other times."""
+"""Kinds that are named even if they have nothing at the peak, but at other times."""
 
 
 def _kinds(
@@ -98,14 +98,14 @@ def _term(term: EstimateTerm) -> str:
 
 
 def _capital(text: str) -> str:
-    """Return the text as a sentence begins; names such as cuBLAS stay."""
+    """Return the text with a capital, except for names such as cuBLAS."""
     return text[:1].upper() + text[1:] if text.partition(" ")[0].islower() else text
 
 
 def _rules_of_thumb(
     estimate: Estimate, parts: Mapping[str, PeakPart], most: Mapping[str, int]
 ) -> str:
-    """Return the two sums that are made by hand most often, and where they go wrong."""
+    """Explain two common rules of thumb and why they are off."""
     batch = estimate.batch
     if not batch or bytes_of(parts, "activation") < _SHARE * estimate.peak_allocated:
         return ""

@@ -12,19 +12,18 @@ from tensorlens.recording.moments import Resident
 from tensorlens.render.source import printable
 
 ACTIVATION_GRADIENT = "gradient of activations"
-"""The part of what backward makes that is the gradient of no parameter."""
+"""Kind of blocks that backward makes and that are gradients of no parameter."""
 WORKSPACE = "workspace"
-"""The kind of blocks that belong to no tensor of the program: scratch of kernels, workspaces of
-libraries."""
+"""Kind of blocks that belong to no tensor: scratch of kernels, workspaces of libraries."""
 UNATTRIBUTED = "unattributed"
-"""The part that is left where the blocks do not add up to the peak."""
+"""Kind of the rest if the blocks do not add up to the peak."""
 
 _KINDS = (
     *("parameter", "buffer", "gradient", "optimizer", "activation", ACTIVATION_GRADIENT),
     *("input", "other", "temporary", WORKSPACE, REMAINDER, UNATTRIBUTED),
 )
 _ORDER = {kind: place for place, kind in enumerate(_KINDS)}
-"""A role that is not known comes with the others."""
+"""Order of the kinds; unknown roles come with ``other``."""
 _LABELS = {
     "parameter": "parameters",
     "buffer": "buffers",
@@ -41,21 +40,21 @@ _LABELS = {
 
 @dataclass(slots=True)
 class PeakPart:
-    """Blocks of one kind that are there at the peak."""
+    """Blocks of one kind at the peak."""
 
     kind: str
     """A role, or one of the names above: :data:`WORKSPACE`, the remainder."""
     label: str
-    """As a person reads it: ``parameters``, ``cuBLAS workspace``."""
+    """Text for people: ``parameters``, ``cuBLAS workspace``."""
     nbytes: int = 0
     blocks: int = 0
 
 
 def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
-    """Return the parts by their labels, in the order in which a report tells of them.
+    """Return the parts of the peak by label, in the order of a report.
 
-    They add up to the likeliest peak of what is allocated. Roles are told apart further: blocks
-    that are a term of the estimate, and gradients that no parameter has.
+    They add up to the likeliest allocated peak. Besides roles there are the terms of the estimate,
+    and gradients of no parameter.
     """
     peak = estimate.peak
     terms = _terms(estimate)
@@ -77,7 +76,7 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
 
 
 def library_bytes(estimate: Estimate) -> Mapping[str, int]:
-    """Return what libraries keep at the peak for all lines that call them, by its name."""
+    """Return the workspaces that libraries keep at the peak, by name."""
     terms = _terms(estimate)
     found: dict[str, int] = {}
     for block in estimate.peak.tensors:
@@ -88,7 +87,7 @@ def library_bytes(estimate: Estimate) -> Mapping[str, int]:
 
 
 def peaks_by_kind(estimate: Estimate) -> Mapping[str, int]:
-    """Return for each kind the most bytes it has at any instant; the instants differ."""
+    """Return the highest bytes of each kind, each at an instant of its own."""
     terms = _terms(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -100,10 +99,7 @@ def peaks_by_kind(estimate: Estimate) -> Mapping[str, int]:
 
 
 def resident_changes(estimate: Estimate) -> Iterator[tuple[int, Resident, int]]:
-    """Give each allocation and free of the device: row, block, bytes (below 0 for a free).
-
-    The bytes are those of :func:`block_changes`.
-    """
+    """Yield allocations and frees of the device: row, block, bytes as :func:`block_changes`."""
     changes = [*block_changes(estimate.recording.log, estimate.device)]
     rows = [row for row, made, _ in changes if row == made]
     blocks = dict(zip(rows, estimate.recording.blocks(rows), strict=True))
@@ -130,13 +126,13 @@ def _kind_and_label(block: Resident, terms: Collection[str]) -> tuple[str, str]:
 
 
 Sign = Literal["", "+", "-", "="]
-"""Of a row in a sum: empty for the first, ``=`` for the sum so far."""
+"""Sign of a row in a sum: empty for the first, ``=`` for the sum so far."""
 
 _PEAK_FUNCTIONS = {
     "torch": ("torch.cuda.max_memory_allocated()", "torch.cuda.max_memory_reserved()"),
     "tensorflow": ("get_memory_info('GPU:0')['peak']", "regions of the BFC allocator"),
 }
-"""Framework to what tells the two peaks of a real run."""
+"""Framework to its functions that return the two peaks of a real run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +142,7 @@ class Figure:
     label: str
     nbytes: Range
     meaning: str
-    """A few words, for where there is room."""
+    """A few words on its meaning."""
     sign: Sign = ""
 
 
@@ -160,7 +156,7 @@ class SumRow:
 
 
 def requirement(estimate: Estimate) -> tuple[Figure, ...]:
-    """Return what decides whether it fits, as a sum: each of its bounds adds up as well."""
+    """Return the sum that decides whether it fits; its bounds add up too."""
     if estimate.card is None:
         return ()
     outside = f"outside of {estimate.framework}"
@@ -172,7 +168,7 @@ def requirement(estimate: Estimate) -> tuple[Figure, ...]:
 
 
 def tool_figures(estimate: Estimate) -> tuple[Figure, ...]:
-    """Return what tools will show of a run: the framework's two peaks, and the driver's figure."""
+    """Return what tools will show: the framework's two peaks, and the driver's figure."""
     if estimate.card is None:
         return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
     allocated, reserved = _PEAK_FUNCTIONS.get(estimate.framework, _PEAK_FUNCTIONS["torch"])
@@ -184,10 +180,10 @@ def tool_figures(estimate: Estimate) -> tuple[Figure, ...]:
 
 
 def sum_rows(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[SumRow]:
-    """Give the sum from the parts of the peak up to required on card.
+    """Yield the sum from the parts of the peak up to required on card.
 
-    It adds up to the byte: to the peaks of what is allocated and reserved, to the least capacity,
-    and with the terms outside of the framework to what is needed.
+    It adds up to the byte: to the allocated and the reserved peak, to the least capacity, and with
+    the terms outside of the framework to the requirement.
     """
     for number, part in enumerate(parts.values()):
         yield _signed(part.nbytes, part.label, first=not number)

@@ -1,4 +1,4 @@
-"""The report of an estimate: whether it fits, the figures, the peak in parts, what was added."""
+"""Presents an estimate: the verdict, the figures, the parts of the peak, the terms added."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tensorlens.render.view import View
 
 TITLE = "memory estimate"
 _FEW = 5
-"""So many lines and modules are named before the others are summed."""
+"""Lines and modules that are named; the others are summed."""
 _LINE = 32
 """Width of a line's place beside its source."""
 _TONES: dict[Verdict, Tone] = {
@@ -68,7 +68,7 @@ _TONES: dict[Verdict, Tone] = {
 
 
 def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
-    """Return what is asked first first; a page has the recording too."""
+    """Return the report, the verdict first; a page ends with the recording."""
     largest = largest_batch(estimate)
     shown: list[Block] = [Heading(largest)] if largest else []
     shown += [
@@ -88,12 +88,12 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
 
 
 def exported(estimate: Estimate, ending: str) -> str | bytes:
-    """Return the content of a file that keeps recordings alone: its own."""
+    """Return the recording in a format for recordings."""
     return export.exported(estimate.recording, ending)
 
 
 def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
-    """Return one table of the same program on several cards."""
+    """Return a table of one program on several cards."""
     is_search = any(each.largest for each in estimates)
     columns = (
         *(Column("Card", "name"), Column("Capacity")),
@@ -124,7 +124,7 @@ def _answer(estimate: Estimate) -> Iterator[Block]:
 
 
 def _bars(estimate: Estimate) -> Sequence[Block]:
-    """Return what is allocated, what is required, and what there is, one below the other."""
+    """Return bars of what is allocated, required and available."""
     fit = estimate.fits
     if fit.capacity is None:
         return []
@@ -142,7 +142,7 @@ def _bars(estimate: Estimate) -> Sequence[Block]:
 
 
 def _figures(estimate: Estimate) -> Iterator[Block]:
-    """Give the sum that decides, then what tools will show, which is no part of a sum."""
+    """Yield the sum that decides, then the figures that tools will show."""
     sum_of_card, is_bounded = requirement(estimate), estimate.unsimulated is None
     if sum_of_card:
         yield _figure_table(sum_of_card, "On the card", is_bounded)
@@ -165,7 +165,7 @@ def _figure_table(figures: Sequence[Figure], title: str, is_bounded: bool) -> Ta
         *((Column("", "text"),) if has_signs else ()),
         *(Column(title, "text"), Column("Likeliest" if has_bounds else "Size")),
         *(Column("Bytes", rank=1), *bounds),
-        # the meaning is for those who have the room
+        # the meaning gives way where it is narrow
         *((Column("Meaning", "text", rank=0),) if len(figures) > 1 else ()),
     )
     rows = (
@@ -261,7 +261,7 @@ def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
     devices = view.devices or ((device,) if device in recording.devices else ())
     shown = replace(view, devices=devices)
     if view.at is None and devices and recording.peak(device).row != estimate.peak_row >= 0:
-        # with remainders another instant is the highest
+        # remainders may make another instant the highest
         shown = replace(shown, at=str(estimate.peak_row))
     used = estimate.peak.bytes
     rest = estimate.peak_allocated - used

@@ -1,4 +1,4 @@
-"""The result of an estimate: peaks, their bounds, and what they are made of."""
+"""The result of an estimate: peaks with bounds, and their parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorlens.render.shown import permitted
 from tensorlens.units import parse_bytes
 
 REMAINDER = "remainder"
-"""Beside the roles of blocks: what the allocator sets aside with blocks and cannot split off."""
+"""Kind of the bytes that the allocator hands out with blocks and cannot split off."""
 
 CONTEXT = "CUDA context"
 """The term that :attr:`Estimate.upper` leaves out."""
@@ -31,7 +31,7 @@ PLACEMENT = (0.1, 0.2)
 
 
 class Verdict(StrEnum):
-    """Whether it fits: within all bounds, at the likeliest figure alone, or not even so."""
+    """Whether it fits: within all bounds, at the likeliest figure only, or not at all."""
 
     FITS = "fits"
     TIGHT = "tight"
@@ -40,16 +40,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes that are known within bounds."""
+    """A figure in bytes with its bounds."""
 
     low: int
     point: int
-    """The likeliest."""
+    """The likeliest figure."""
     high: int
 
     @classmethod
     def exactly(cls, nbytes: int) -> Range:
-        """Return what is known to the byte."""
+        """Return the range of an exact figure."""
         return cls(nbytes, nbytes, nbytes)
 
     @property
@@ -93,14 +93,14 @@ class Fit:
     """Whether a capacity is enough: true where the likeliest figure fits, and callable for any."""
 
     capacity: int | None
-    """Bytes of the card, context included; None where none was asked for, of host memory."""
+    """Bytes of the card, context included; None for host memory without a capacity."""
     needed: Range
-    """The least capacity that works, what lies outside of the framework's memory included."""
+    """Least capacity that works, with the memory outside of the framework."""
     is_bounded: bool = True
-    """Whether ``needed`` has bounds; else only its likeliest figure counts."""
+    """Whether ``needed`` has bounds; otherwise its likeliest figure decides."""
 
     def __call__(self, capacity: int | str | None = None) -> Fit:
-        """Return whether it fits into so many bytes, or a text such as ``24 GiB``.
+        """Return whether it fits into a number of bytes, or a text such as ``24 GiB``.
 
         Raises:
             UsageError: there is no capacity, or it is no size.
@@ -136,18 +136,18 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """The largest batch that fits, of which an estimate is."""
+    """The largest batch that fits, whose estimate this is."""
 
     batch: int
-    """0 where not even the smallest that was tried fits."""
+    """0 if even the smallest that was tried does not fit."""
     capacity: int
-    """Capacity, context included."""
+    """Capacity in bytes, context included."""
     next_batch: int | None = None
-    """One that does not fit, the smallest that is known; None where all that were tried fit."""
+    """The smallest batch known not to fit; None if all that were tried fit."""
     next_needed: int | None = None
-    """Needs of that one: the likeliest figure, or the upper bound."""
+    """Bytes that it needs: the likeliest figure, or the upper bound."""
     is_limit: bool = False
-    """Whether it is the largest that was to be tried."""
+    """Whether it is the largest that was allowed."""
     is_uneven: bool = False
     """Whether a batch was tried that needs less than a smaller one."""
     is_sure: bool = False
@@ -156,10 +156,10 @@ class LargestBatch:
 
 @dataclass(frozen=True)
 class Estimate(Document):
-    """Needs of a program's steps on one device; prints itself, in a notebook as HTML.
+    """Memory that a program's steps need on one device; prints itself, in a notebook as HTML.
 
-    All sizes are bytes. What is outside of the framework's memory is only in :attr:`apart`,
-    :attr:`upper`, :attr:`needed` and :attr:`fits`.
+    All sizes are bytes. Memory outside of the framework is only in :attr:`apart`, :attr:`upper`,
+    :attr:`needed` and :attr:`fits`.
     """
 
     SCHEMA: ClassVar[str] = "tensorlens.estimate"
@@ -172,62 +172,61 @@ class Estimate(Document):
     card: Card | None
     """None for host memory."""
     allocated: Range
-    """Peak over all steps, as ``torch.cuda.max_memory_allocated()`` will tell, or ``peak`` of
-    ``tf.config.experimental.get_memory_info``."""
+    """Peak over all steps, as ``torch.cuda.max_memory_allocated()`` or ``peak`` of
+    ``tf.config.experimental.get_memory_info`` will return it."""
     reserved: Range
-    """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will tell."""
+    """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will return it."""
     least_capacity: Range
-    """The minimum that fits: cached segments go back when there is no room."""
+    """The minimum that fits, when cached segments are given back for lack of room."""
     steps: Sequence[EstimatedStep]
     terms: Sequence[EstimateTerm]
     recording: Recording
     """The steps as :func:`tensorlens.record` would have seen them."""
     peak_row: int
-    """The event of the recording after which most was allocated."""
+    """Row of the recording after which most was allocated."""
     capacity: int | None = None
-    """Capacity that was asked for."""
+    """The requested capacity."""
     batch: int | None = None
-    """The first dimension that most inputs have; None where there is none."""
+    """The most common first dimension of the inputs; None without inputs."""
     settings: str = ""
-    """``PYTORCH_CUDA_ALLOC_CONF`` that was simulated."""
+    """The simulated ``PYTORCH_CUDA_ALLOC_CONF``."""
     warnings: Sequence[Caution] = ()
-    """Lines that were not run as a real device would run them."""
+    """Assumptions: what did not run as on a real device."""
     unsimulated: str | None = None
-    """Part of the program that no simulator knows: the figures have no bounds; else None."""
+    """The part of the program that cannot be simulated, so that figures have no bounds; or None."""
     versions: Mapping[str, str] | None = None
     program: str = ""
-    """Program: ``train.py:make_step``."""
+    """Name of the program: ``train.py:make_step``."""
     framework: Framework = "torch"
-    """Whose allocator it is of."""
+    """The framework whose allocator was simulated."""
     formulas: Sequence[Formula] = ()
-    """Results of rules of thumb, and why they are off."""
+    """Rules of thumb, and why they are off."""
     largest: LargestBatch | None = None
-    """Of :func:`tensorlens.max_batch`, where the estimate is of its answer."""
+    """Result of :func:`tensorlens.max_batch`, if the estimate is its answer."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def peak_allocated(self) -> int:
-        """The likeliest peak of what is allocated."""
+        """Likeliest allocated peak."""
         return self.allocated.point
 
     @property
     def peak_reserved(self) -> int:
-        """The likeliest peak of what is reserved."""
+        """Likeliest reserved peak."""
         return self.reserved.point
 
     @property
     def apart(self) -> Range:
-        """Memory outside of the framework: context, loaded kernels."""
+        """Memory outside of the framework: the context and loaded kernels."""
         return sum((term.nbytes for term in self.terms if term.apart), Range(0, 0, 0))
 
     @property
     def taken(self) -> Range:
-        """Memory of the process as the driver shows it, its context left out.
+        """Memory of the process as the driver shows it, without its context.
 
-        That is what is reserved, and the kernels that are loaded as they are used. How the
-        allocator's segments come to lie depends on every request; the bounds have room for
-        :data:`PLACEMENT` of what is reserved, less or more than what was simulated, but in less
-        than :attr:`least_capacity` the requests have no room.
+        It is the reserved memory and the loaded kernels. The placement of segments depends on every
+        request, so the bounds allow :data:`PLACEMENT` of the reserved memory below and above the
+        simulated figure, but not less than :attr:`least_capacity`.
         """
         loaded = (term.nbytes for term in self.terms if term.apart and term.name != CONTEXT)
         kernels = sum(loaded, Range(0, 0, 0))
@@ -242,24 +241,24 @@ class Estimate(Document):
 
     @property
     def lower(self) -> int | None:
-        """The least peak of :attr:`taken`; None where no bound is known."""
+        """Lower bound of :attr:`taken`; None if unknown."""
         return None if self.unsimulated else self.taken.low
 
     @property
     def upper(self) -> int | None:
-        """The highest peak of :attr:`taken`; None where no bound is known."""
+        """Upper bound of :attr:`taken`; None if unknown."""
         return None if self.unsimulated else self.taken.high
 
     @property
     def needed(self) -> Range:
-        """Memory that a card must have: the least capacity, and what is outside of it."""
+        """Memory that a card must have: the least capacity and the memory outside."""
         return self.least_capacity + self.apart
 
     @property
     def fits(self) -> Fit:
         """Whether it fits: ``if estimate.fits``, or ``fits("24 GiB")`` for any other capacity.
 
-        Without one it is the capacity that was asked for, else the card's memory.
+        Without an argument it means the requested capacity, or the card's memory.
         """
         capacity = self.capacity
         if capacity is None and self.card is not None:
@@ -268,7 +267,7 @@ class Estimate(Document):
 
     @property
     def peak(self) -> Moment:
-        """Resident blocks when most is allocated; none on a device without any event."""
+        """The instant when most is allocated; without blocks on a device without events."""
         if self.device not in self.recording.devices:
             return Moment(self.device, 0, -1, 0, (), {}, {}, {}, {}, {})
         return self.recording.at(self.peak_row, self.device)
@@ -290,22 +289,22 @@ class Estimate(Document):
 
     @property
     def by_module(self) -> Mapping[str | None, int]:
-        """Bytes at the peak by module, largest first; what is of none is under None."""
+        """Bytes at the peak by module, largest first; bytes of no module are under None."""
         peak = self.peak
         return _with_remainder(peak.by_module, peak, None)
 
     def explain(self) -> str:
-        """Return the answer in words and figures: what takes how much, and why."""
+        """Return the estimate in words: what takes how much, and why."""
         shown = permitted(self)
         return text_of_blocks(shown.presenter().explanation(shown))
 
     def without_source(self) -> Estimate:
-        """Return it without the text of files, and without expressions as names."""
+        """Return the estimate without source text and without expressions as names."""
         recording = self.recording.without_source()
         return self if recording is self.recording else replace(self, recording=recording)
 
     def _fields(self) -> dict[str, Any]:
-        # and the events of the recording packed, with which it is read back equal
+        # with the packed events, the estimate is read back equal
         return {**self.presenter().summary(self), "log": tlens.packed(self.recording)}
 
     @classmethod
@@ -317,7 +316,7 @@ class Estimate(Document):
         """
         recording = tlens.unpacked(cls, data)
         names = {each.name for each in fields(cls)}
-        # a file of before it was kept is of no run that is known, not of this one
+        # an older file has no run; it must not get the present one
         given = {"run": None, **{name: data[name] for name in names & data.keys()}}
         try:
             return restored(cls, given, recording=recording, peak_row=data["peak"]["row"])

@@ -19,13 +19,13 @@ from tensorlens.planning.processes import Runner
 from tensorlens.units import format_bytes
 
 _CLOSE = 0.003
-"""A curve that misses a run by no more is sure: blocks and remainders are rounded."""
+"""Largest relative error of a curve that counts as confirmed; blocks are rounded."""
 _NEAR = 0.02
-"""A line that misses a run by no more is better than a parabola that nothing confirms."""
+"""Largest relative error of a line that is preferred to an unconfirmed parabola."""
 _SPREAD = 16
-"""Three runs confirm a curve only where the largest value is at most so many times the least."""
+"""Three runs confirm a curve only if the largest value is at most this many times the least."""
 _NEGLIGIBLE = 0.001
-"""A term that makes up less of the largest peak is of rounding."""
+"""Share of the largest peak below which a term counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class Curve:
     linear: float = 0.0
     quadratic: float = 0.0
     is_sure: bool = True
-    """Whether a run that was not needed to draw the curve is on it."""
+    """Whether a run beyond those that define the curve lies on it."""
 
     def at(self, value: int) -> float:
-        """Return the bytes for a value."""
+        """Return the bytes at a value."""
         return self.constant + value * (self.linear + value * self.quadratic)
 
     def misses(self, value: int, peak: int) -> float:
-        """Return what the curve is off a run, as a share of its peak."""
+        """Return the error of the curve at a run, relative to its peak."""
         return abs(self.at(value) / peak - 1) if peak else 0.0
 
     def shown(self, name: str) -> str:
-        """Return it as a person reads it: ``1.2 GiB + 310 MiB x batch``."""
+        """Return the formula for people: ``1.2 GiB + 310 MiB x batch``."""
         parts = [format_bytes(round(self.constant))]
         if self.linear:
             parts.append(f"{format_bytes(round(self.linear))} x {name}")
@@ -62,11 +62,11 @@ class Curve:
 
 
 def fit_curve(peaks: Mapping[int, int]) -> Curve:
-    """Return the simplest curve that the runs with the largest values are on.
+    """Return the simplest curve through the runs with the largest values.
 
-    That is a line through three, or a parabola that bends upwards through four. Failing that, what
-    comes nearest and is not sure; a parabola that bends downwards never is more than a line through
-    the last two: peaks are the highest of several sums, and such a curve only bends upwards.
+    It is a line through three runs, or an upward parabola through four; otherwise the nearest
+    curve, which is not sure. A peak is the highest of several sums, so it cannot bend downwards: a
+    downward parabola is replaced by the line through the last two runs.
     """
     runs = sorted(peaks.items())
     line, curve = _line(runs[-3], runs[-1]), _parabola(*runs[-3:])
@@ -98,7 +98,7 @@ def _parabola(low: tuple[int, int], middle: tuple[int, int], high: tuple[int, in
 
 
 def _without_rounding(line: Curve, largest: tuple[int, int]) -> Curve:
-    """Leave out what makes up too little of the largest peak, or would make it shrink."""
+    """Drop terms that are negligible at the largest peak, or negative."""
     value, peak = largest
     if line.linear * value < _NEGLIGIBLE * peak:
         return Curve(float(peak))
@@ -107,22 +107,22 @@ def _without_rounding(line: Curve, largest: tuple[int, int]) -> Curve:
 
 SETUP = "setup, where model and data are made"
 PASS, OPTIMIZER = "forward and backward", "the optimizer's step"
-"""Parts of a run that each have a peak of their own."""
+"""Parts of a run whose peaks are fitted separately."""
 
 _MOST_FURTHER = 6
-"""So many runs are added to those that were asked for."""
+"""Largest number of additional runs."""
 _FARTHEST = 1 << 20
-"""No run is made with a larger value only to see where a formula begins."""
+"""Largest value of an additional run."""
 _FAR_END = 1 << 48
 _STRIDE = 8
-"""A further run has at most so many times the items of the largest one."""
+"""Largest ratio of an additional value to the largest one so far."""
 
 
 @dataclass(frozen=True)
 class Scaling:
     """The peak of what is allocated as a function of one argument, fitted from a few runs.
 
-    It is the highest of its pieces. Each is the peak of one part of the run.
+    It is the maximum of its pieces, each the peak of one part of the run.
     """
 
     argument: str
@@ -131,7 +131,7 @@ class Scaling:
     estimates: Mapping[int, Estimate]
     """The runs by the argument's value."""
     ended: str = ""
-    """Why no run with a larger value was made, though one was wanted."""
+    """Why a further run that was wanted was not made; empty if none was missing."""
 
     def at(self, value: int) -> int:
         """Return the peak of what is allocated for a value of the argument, in bytes."""
@@ -155,12 +155,12 @@ class Scaling:
 
     @property
     def formula(self) -> str:
-        """The function from :attr:`begins` on, for a person: ``1.2 GiB + 310 MiB x batch``."""
+        """The formula from :attr:`begins` on, for people: ``1.2 GiB + 310 MiB x batch``."""
         return self.pieces[self.place].shown(self.argument)
 
     @property
     def residuals(self) -> Mapping[int, float]:
-        """Errors of the formula for each run, as a share of the run's peak."""
+        """Relative error of the formula at each run."""
         return {
             value: self.at(value) / each.peak_allocated - 1
             for value, each in self.estimates.items()
@@ -254,7 +254,7 @@ def scaling(
 
 
 def _confirmed(argument: str, runs: dict[int, Estimate], run: Callable[[int], Estimate]) -> Scaling:
-    """Fit the runs, and further ones as long as one is wanted."""
+    """Fit the runs, adding runs until none is wanted."""
     scaled = _scaled(argument, runs)
     for _ in range(_MOST_FURTHER):
         wanted = _wanted(scaled)
@@ -279,10 +279,10 @@ def _scaled(argument: str, runs: Mapping[int, Estimate]) -> Scaling:
 
 
 def _wanted(scaled: Scaling) -> int | None:
-    """Return a larger value that a run is wanted of, or None.
+    """Return a larger value for a further run, or None.
 
-    It is wanted where the formula begins beyond the runs, where no run confirms it, and where what
-    grows is less than half of the largest peak: another instant may outgrow it.
+    One is wanted if the formula begins beyond the runs, if no run confirms it, or if the growing
+    part is less than half of the largest peak: another instant may outgrow it.
     """
     largest = max(scaled.estimates)
     piece = scaled.pieces.get(PASS, scaled.pieces[scaled.place])
@@ -301,7 +301,7 @@ def _wanted(scaled: Scaling) -> int | None:
 
 
 def peaks_by_place(estimate: Estimate) -> Mapping[str, int]:
-    """Return the most that was allocated in each part of the run, remainders included."""
+    """Return the allocated peak of each part of the run, remainders included."""
     first = min((mark.row for mark in estimate.recording.marks), default=0)
     held, found = 0, dict[str, int]()
     for row, block, nbytes in resident_changes(estimate):

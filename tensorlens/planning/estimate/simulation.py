@@ -1,4 +1,4 @@
-"""A trace's requests, made of the simulated allocators of its devices."""
+"""Replays the requests of a trace on simulated allocators."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from tensorlens.records.torch_files.sizes import Rules
 
 _FINEST = 2 << 20
 _SHARE = 400
-"""The least capacity is found to one part in so many of what is reserved."""
+"""The least capacity is found to this fraction (1/n) of the reserved memory."""
 
 _GIVE_BACK, _EMPTY = -1, -2
-"""In place of the bytes of a request: a block goes back, or all that is cached."""
+"""In place of the bytes of a request: free a block, or empty the cache."""
 
 SizeOf = Callable[[int], int]
-"""Gives the bytes that the request of a row is for."""
+"""Returns the requested bytes of a row."""
 
 
 @dataclass(slots=True)
 class Simulated:
-    """Result of a trace on simulated allocators."""
+    """Result of a replay."""
 
     log: EventLog
-    """With addresses and segments; the devices' rows are in one order, as in the trace."""
+    """Log with addresses and segments, its rows in the order of the trace."""
     rows: dict[int, int]
     """Row of an allocation in the trace to its row in the log."""
     figures: dict[str, list[EstimatedStep]] = field(default_factory=dict)
-    """Device to what each of its steps came to, the setup first."""
+    """Device to the figures of its steps, the setup first."""
 
     def peaks(self, device: str) -> tuple[int, int]:
-        """Return the most allocated and the most reserved of all steps, in bytes."""
+        """Return the allocated and the reserved peak over all steps, in bytes."""
         steps = self.figures.get(device, ())
         allocated = max((each.peak_allocated for each in steps), default=0)
         return allocated, max((each.peak_reserved for each in steps), default=0)
 
 
 class Simulation:
-    """Makes a trace's requests of one allocator a device.
+    """Replays a trace on one allocator for each device.
 
-    ``rules`` are of the allocators of accelerators; host memory is counted as it is asked for.
+    ``rules`` are those of accelerators' allocators; host memory is counted as requested.
     """
 
     def __init__(self, trace: Trace, rules: Rules, size: SizeOf | None = None) -> None:
@@ -72,12 +72,12 @@ class Simulation:
                 self._counters[name] = CachingAllocator(rules, log=log, device=name)
         self._result = Simulated(log, {})
         self._addresses: dict[int, int] = {}
-        """Address of a block in the trace to that which it was given."""
+        """Address in the trace to the simulated address."""
         self._open: dict[int, int] = {}
-        """The same to its row in the log."""
+        """Address in the trace to the row in the log, of blocks that are not freed."""
 
     def run(self) -> Simulated:
-        """Make all requests and return what came of them."""
+        """Replay all requests and return the result."""
         log = self._trace.log
         addresses = self._addresses
         stops = self._stops()
@@ -104,7 +104,7 @@ class Simulation:
         return self._result
 
     def _stops(self) -> deque[tuple[int, Callable[[], None]]]:
-        """Return the rows before which something is to be done, and what."""
+        """Return the actions that are due before rows, by row."""
         found: list[tuple[int, int, Callable[[], None]]] = []
         ends = ["setup", *(mark.name for mark in self._trace.log.marks)]
         for name, mark in zip(ends, self._trace.log.marks, strict=False):
@@ -130,7 +130,7 @@ class Simulation:
         self._log.marks.append(Mark(begins, len(self._log.kind), 0))
 
     def _hand_over(self, handover: Handover) -> None:
-        """Let a block be another thing from here on; its allocator hears nothing of it."""
+        """Change the label of a block, without its allocator."""
         log, before = self._log, self._open[handover.address]
         device = log.devices[log.device[before]]
         address, size = log.address[before], log.size[before]
@@ -143,9 +143,9 @@ class Simulation:
 
 
 def block_changes(log: EventLog, device: str) -> Iterator[tuple[int, int, int]]:
-    """Give what a device hands out and takes back: row, row of the allocation, bytes held.
+    """Yield the allocations and frees of a device: row, row of the allocation, bytes held.
 
-    The bytes are below 0 for what is taken back.
+    The bytes of a free are negative.
     """
     number = log.devices.index(device) if device in log.devices else -1
     for row, (kind, on, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
@@ -156,7 +156,7 @@ def block_changes(log: EventLog, device: str) -> Iterator[tuple[int, int, int]]:
 
 
 class _HostCounter:
-    """Counts host memory as it is asked for; it is not taken from anyone in segments."""
+    """Counts host memory as requested, without segments."""
 
     def __init__(self, log: EventLog, device: str) -> None:
         self._log = log
@@ -195,9 +195,9 @@ class _HostCounter:
 def least_capacity(
     trace: Trace, device: str, rules: Rules, reserved: int, size: SizeOf | None = None
 ) -> int:
-    """Return the fewest bytes in which all of a device's requests have room, found by halving.
+    """Return the fewest bytes in which all requests of a device have room, by bisection.
 
-    It lies between the peaks of what is asked for and of what is reserved without an end of memory.
+    It lies between the requested peak and the peak reserved with unlimited memory.
     """
     requests = _requests(trace, device, trace.log.size.__getitem__ if size is None else size)
     step = max(reserved // _SHARE // _FINEST, 1) * _FINEST
@@ -237,7 +237,7 @@ def least_capacity(
 
 
 def _requests(trace: Trace, device: str, size: SizeOf) -> Sequence[tuple[int, int]]:
-    """Return a device's requests: bytes, and the address in the trace."""
+    """Return the requests of a device: bytes and address in the trace."""
     log = trace.log
     number = log.devices.index(device)
     emptied = [row for row, name in trace.emptied if name == device]

@@ -1,4 +1,4 @@
-"""The program that a person names, and whose framework it is by its imports; nothing of it runs."""
+"""Finds the program that a person names, and its framework by its imports, without running it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tensorlens.user_code import not_run_by_a_call
 MakeStep = Callable[..., Any] | str
 
 STEPS = 2
-"""Optimizers make their state in the first step; the second has all of it from its beginning."""
+"""Steps of an estimate: optimizers make their state in the first, the second has it throughout."""
 
 
 def program(
@@ -34,9 +34,8 @@ def program(
 ) -> Program:
     """Return the program of a function, ``module:function``, ``file.py:function`` or a script.
 
-    A module without a function is run as by ``python -m``.
-
-    Tensors that a function refers to go with their values only ``with_data``.
+    A module without a function runs as by ``python -m``. Tensors that a function refers to are
+    sent without their values, unless ``with_data``.
     """
     if isinstance(arguments, str):
         raise UsageError(f"script_args={arguments!r}: give a list of words")
@@ -81,7 +80,7 @@ def program(
 
 
 def _with_function(program: Program, function: str) -> Program:
-    """Return a program that calls a function, which its source has or may have."""
+    """Return a program that calls ``function``; its source must have it, or may."""
     tree = _tree(program)
     found = {"*"} if tree is None else {*_bound(tree)}
     if not found & {function.partition(".")[0], "*", "__getattr__"}:
@@ -94,7 +93,7 @@ def _with_function(program: Program, function: str) -> Program:
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Give the names that a module may have by its code; ``*`` is any name."""
+    """Yield the names that a module's code binds; ``*`` means any name."""
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:
         node, inside = waiting.pop()
@@ -112,7 +111,7 @@ def _bound(tree: ast.Module) -> Iterator[str]:
 
 
 def search_path() -> tuple[str, ...]:
-    """Return where modules are found, in order, with the folder that one is in now, if it is."""
+    """Return ``sys.path`` with the current folder, if that exists."""
     try:
         here = str(Path.cwd())
     except FileNotFoundError:
@@ -137,17 +136,17 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def framework_of(make_step: Any, program: Program) -> Framework:
-    """Return the framework of a program: torch where nothing tells.
+    """Return the framework of a program; torch if nothing tells.
 
-    A function is of what it names, or else of what its module imports, or the modules that it
-    imports; a program given by its place of what that file imports. Keras stands for its backend.
+    For a function its names decide, then the imports of its module and of modules that it imports;
+    for a program given by its place the imports of that file. Keras counts as its backend.
     """
     modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
     roots = dict.fromkeys(module.partition(".")[0] for module in modules)
     found = [root for root in roots if root in OPTIONS or root in ("keras", "jax")]
     backend = kinds.backend() or _configured_backend() if "keras" in found else ""
     name = next((each for each in found if each != "jax"), "jax" if found else "torch")
-    # what else is imported beside Keras may be there for its input alone
+    # another framework beside Keras may be there for the input alone
     if name == "keras" or (backend and backend not in OPTIONS):
         name = backend
     if name not in OPTIONS:
@@ -166,9 +165,9 @@ def _configured_backend() -> str:
 
 
 def parameters_of(program: Program) -> Sequence[str] | None:
-    """Return the names that a program's function takes, read from its source.
+    """Return the parameter names of a program's function, from its source.
 
-    None where the function is not defined there, or takes any name.
+    None if it is not defined there, or takes any name.
     """
     tree = _tree(program)
     for node in () if tree is None else tree.body:
@@ -181,13 +180,13 @@ def parameters_of(program: Program) -> Sequence[str] | None:
 
 
 def _modules(function: Any) -> Iterator[str]:
-    """Give the modules that a function names, those of its module, and what these import."""
+    """Yield the modules that a function names, those of its module, and those that these import."""
     function = getattr(function, "func", function)
     held = getattr(function, "__globals__", {})
     code = getattr(function, "__code__", None)
     for name in _names_in(code) if isinstance(code, CodeType) else ():
         item = held.get(name, name)
-        # a name that is no global may be imported in the function
+        # a name that is no global may be imported inside the function
         yield item if isinstance(item, str) else str(getattr(item, "__module__", ""))
         yield getattr(item, "__name__", "") if isinstance(item, ModuleType) else ""
     modules = [item for item in held.values() if isinstance(item, ModuleType)]
@@ -198,7 +197,7 @@ def _modules(function: Any) -> Iterator[str]:
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """Give the globals and attributes that code names, that of functions in it too."""
+    """Yield the names of globals and attributes in code, nested functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -219,12 +218,12 @@ def _tree(program: Program) -> ast.Module | None:
     try:
         return None if path is None else ast.parse(path.read_bytes())
     except (OSError, ValueError, SyntaxError):
-        # whoever runs it will say so
+        # running it reports the error
         return None
 
 
 def _main_source(module: str) -> Path | None:
-    """Return the file that ``python -m`` runs; None where there is no such."""
+    """Return the file that ``python -m`` runs; None if there is none."""
     if not all(each.isidentifier() for each in module.split(".")):
         return None
     found = (_source(f"{module}.__main__"), _source(module))

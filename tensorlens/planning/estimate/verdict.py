@@ -1,4 +1,4 @@
-"""Sentences on an estimate: whether it fits, when the peak is, and what has most of it."""
+"""Sentences on an estimate: whether it fits, when its peak is, and what takes most of it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tensorlens.render.figures import size
 from tensorlens.render.source import model_place, place, printable
 
 _JUMP = 50
-"""A jump of more than one part in so many of the capacity is explained."""
+"""A jump is explained if it exceeds this fraction (1/n) of the capacity."""
 
 
 def largest_batch(estimate: Estimate) -> str:
-    """Return which batch is the largest that fits, in one line; empty where it was not asked."""
+    """Return the largest batch in one line; empty if it was not asked for."""
     found = estimate.largest
     if found is None:
         return ""
@@ -49,13 +49,13 @@ def largest_batch(estimate: Estimate) -> str:
 
 
 def title(estimate: Estimate) -> str:
-    """Return what was estimated for which device."""
+    """Return the title: the program and the device."""
     program = f": {printable(estimate.program)}" if estimate.program else ""
     return f"Estimate for {printable(estimate.device)}{program}"
 
 
 def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
-    """Return what the estimate is true for: card, settings of the allocator, versions."""
+    """Return the conditions of the estimate: card, allocator settings, versions."""
     card = estimate.card
     found = []
     if card is not None:
@@ -75,24 +75,24 @@ def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
 
 
 def spread(nbytes: Range) -> str:
-    """Return ``9.61 GiB (9.40 GiB to 9.93 GiB)``, or one figure where the bounds read alike."""
+    """Return ``9.61 GiB (9.40 GiB to 9.93 GiB)``, or one figure if the bounds look the same."""
     low, point, high = size(nbytes.low), size(nbytes.point), size(nbytes.high)
     return point if low == high else f"{point} ({low} to {high})"
 
 
 def caution_text(caution: Caution) -> str:
-    """Return what was not run as on a real device, and on which line."""
+    """Return the text of an assumption, with its line."""
     where = "" if caution.line is None else f" ({place(caution.line, function=True)})"
     return f"{caution.text}{where}"
 
 
 def fit_of(estimate: Estimate) -> Fit | None:
-    """Return whether it fits: into what was asked, else into the card's whole memory."""
+    """Return whether it fits into the requested capacity, or the card's memory."""
     return None if estimate.fits.capacity is None else estimate.fits
 
 
 def verdict(estimate: Estimate) -> str:
-    """Return the answer in one line: whether it fits, what it needs, what is left or lacks."""
+    """Return the verdict in one line: whether it fits, what it needs, what is left or missing."""
     needed, fit = estimate.needed, fit_of(estimate)
     unsimulated = estimate.unsimulated
     if unsimulated:
@@ -129,7 +129,7 @@ def peak_block(estimate: Estimate) -> Resident | None:
 
 
 def peak_step(estimate: Estimate) -> str:
-    """Return the step that the peak is in: ``step 2``, or ``setup`` before the first."""
+    """Return the step of the peak: ``step 2``, or ``setup`` before the first."""
     mark = mark_before(estimate.recording.marks, estimate.peak_row)
     return "setup" if mark is None else printable(mark.name)
 
@@ -151,7 +151,7 @@ def peak_place(estimate: Estimate) -> str:
 
 
 def culprits(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    """Give when the peak is, and the line and the tensors that have most of it."""
+    """Yield the moment of the peak, and its largest line and tensors."""
     whole = estimate.peak_allocated
     if not whole:
         return
@@ -170,7 +170,7 @@ def culprits(estimate: Estimate) -> Iterator[tuple[str, str]]:
 
 
 def peak_lines(estimate: Estimate, limit: int | None) -> tuple[tuple[LineRow, ...], LeftOut | None]:
-    """Return the lines with most bytes at the peak, then what libraries have, and the others."""
+    """Return the lines with most bytes at the peak, then libraries, then the rest."""
     libraries = library_bytes(estimate)
     sizes = _without(estimate.by_line, sum(libraries.values()))
     log = estimate.recording.log
@@ -190,7 +190,7 @@ def peak_lines(estimate: Estimate, limit: int | None) -> tuple[tuple[LineRow, ..
 
 
 def peak_modules(estimate: Estimate) -> Mapping[str | None, int]:
-    """Return the bytes of modules at the peak, and what libraries keep beside them."""
+    """Return the bytes of modules at the peak, and of libraries."""
     libraries = library_bytes(estimate)
     sizes = _without(estimate.by_module, sum(libraries.values()))
     return {**sizes, **{f"{name} (library)": nbytes for name, nbytes in libraries.items()}}
