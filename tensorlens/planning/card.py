@@ -1,4 +1,4 @@
-"""Graphics cards: what a program can ask of one, those that are known by name, and the host."""
+"""Graphics cards by name, with the properties that a program can ask for; and the host."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Card:
     """One model of card."""
 
     name: str
-    """As ``torch.cuda.get_device_name`` gives it."""
+    """Name as of ``torch.cuda.get_device_name``."""
     capability: tuple[int, int]
     """Compute capability: (9, 0)."""
     multiprocessors: int
     memory: int
-    """Bytes that ``torch.cuda.get_device_properties`` gives as its total memory."""
+    """Total memory in bytes, as of ``torch.cuda.get_device_properties``."""
     is_nominal: bool = False
-    """Whether the memory is what the data sheet names, as no reading of a card is known."""
+    """Whether the memory is that of the data sheet, as no reading of a card is known."""
     is_assumed: bool = False
-    """Whether it stands for a card that nobody named."""
+    """Whether it is the default, as no card was named."""
 
     @property
     def resident_threads(self) -> int:
@@ -43,12 +43,12 @@ H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, 85_029_158_912)
 
 
 def _read(name: str, capability: tuple[int, int], multiprocessors: int, mebibytes: int) -> Card:
-    """Return a card whose memory was read from one by torch, which prints whole MiB."""
+    """Return a card whose memory torch has read from one, in whole MiB."""
     return Card(name, capability, multiprocessors, mebibytes * _MIB)
 
 
 def _sheet(name: str, capability: tuple[int, int], multiprocessors: int, gigabytes: int) -> Card:
-    """Return a card whose memory is known from its data sheet alone."""
+    """Return a card whose memory is known only from its data sheet."""
     return Card(name, capability, multiprocessors, gigabytes * _GIB, is_nominal=True)
 
 
@@ -140,12 +140,12 @@ for _card, _names in _CARDS:
             _KNOWN.setdefault(_without_unit(_key(_name)), _card)
 
 DEFAULT = replace(_KNOWN["a10080"], is_assumed=True)
-"""The card where none is named: an A100 of 80 GB. It stands for any of capability 8.0 and above:
-flash attention, and cuBLAS workspaces of 8.1 MiB, where Hopper has 32 MiB."""
+"""The default card, an A100 of 80 GB. It stands for any card of capability 8.0 and above: flash
+attention, and cuBLAS workspaces of 8.1 MiB, where Hopper has 32 MiB."""
 
 
 def find_card(text: str | Card | None = None) -> Card:
-    """Return a card by the name that people give it; None gives :data:`DEFAULT`.
+    """Return a card by the name that people use; :data:`DEFAULT` for None.
 
     Case, spaces, dashes and ``NVIDIA``, ``GeForce``, ``Tesla`` do not matter: ``h100``,
     ``A100-80GB``, ``rtx 4090``. A name that does not tell sizes apart means the smallest: ``a100``
@@ -189,11 +189,11 @@ class DeviceSpec:
     """A card, or the host."""
 
     device: str
-    """As it was asked for: ``cuda:1``."""
+    """Device as requested: ``cuda:1``."""
     card: Card | None
     """None for the host."""
     capacity: int | None
-    """Capacity that it has to fit into, in bytes."""
+    """Capacity to fit into, in bytes."""
 
     @property
     def kind(self) -> str:
@@ -202,7 +202,7 @@ class DeviceSpec:
 
 
 def device_spec(device: str, card: str | Card | None, capacity: int | str | None) -> DeviceSpec:
-    """Return where it is estimated; :data:`DEFAULT` where no card is named."""
+    """Check device, card and capacity; the card is :data:`DEFAULT` if none is named."""
     kind = device.partition(":")[0] if isinstance(device, str) else ""
     if kind not in ("cuda", "cpu"):
         raise UsageError(f"device={device!r}: cuda and cpu can be estimated")

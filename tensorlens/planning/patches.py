@@ -1,4 +1,4 @@
-"""Attributes and classes replaced for a while, and modules changed once a program imports them."""
+"""Temporary replacements of attributes and classes, and changes of modules once imported."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tensorlens.frameworks.registry import when_imported
 
 
 def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
-    """Give an attribute of a class or module, there or not, another value while it is entered."""
+    """Replace or add an attribute of a class or module meanwhile."""
     return mock.patch.object(owner, name, value, create=True)
 
 
 @contextlib.contextmanager
 def intercepted(call: Callable[..., Any], *places: tuple[Any, str]) -> Iterator[None]:
-    """Let ``call`` stand before functions, by owner and name, while it is entered.
+    """Have ``call`` called in place of functions, given by owner and name, meanwhile.
 
-    It is called with the function and its arguments, and returns what the caller gets. Functions
-    keep their signature: Keras reads it with ``getfullargspec``, which follows no wrapper.
+    Its arguments are the function and those of the call. Functions keep their signature: Keras
+    reads it with ``getfullargspec``, which follows no wrapper.
     """
 
     def make(original: Any) -> Any:
@@ -49,12 +49,12 @@ Make = Callable[[type, dict[str, Any]], Any]
 
 @contextlib.contextmanager
 def exchanging(kind: type, make: Make) -> Iterator[None]:
-    """Let ``make`` make what is asked of a class and of those derived from it.
+    """Have ``make`` make the instances of a class and its subclasses meanwhile.
 
     Args:
         kind: the class.
-        make: called with the class that was asked for and with the arguments by name; it returns
-            an initialised instance of any class. What it makes meanwhile is made as ever.
+        make: called with the class and the arguments by name; returns an initialised instance of
+            any class. Instances that it makes itself are not replaced.
     """
     is_inside = False
 
@@ -93,13 +93,13 @@ def given(cls: type, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def accepted(kind: type, found: dict[str, Any], kept: tuple[str, ...]) -> dict[str, Any]:
-    """Return those of the arguments kept that a class takes."""
+    """Return those of the ``kept`` arguments that a class takes."""
     takes = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     return {name: found[name] for name in kept if name in found and name in takes}
 
 
 def _takes_nothing(cls: type) -> bool:
-    """Tell whether an instance can be made without arguments."""
+    """Return whether an instance can be made without arguments."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
     loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return all(each.default is not each.empty or each.kind in loose for each in parameters)
@@ -110,7 +110,7 @@ def _plain(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 def _initialised_once(made: Any) -> None:
-    """Keep Python from calling ``__init__`` once more, with the arguments of the first class."""
+    """Keep Python from calling ``__init__`` again with the arguments of the first class."""
     kind = type(made)
     init = kind.__init__
 
@@ -126,10 +126,10 @@ def _initialised_once(made: Any) -> None:
 
 @contextlib.contextmanager
 def on_import(changes: dict[str, Callable[[ModuleType], None]]) -> Iterator[None]:
-    """Call what is given for a module once it is imported, at once if it is already.
+    """Call functions with modules once these are imported, at once if they already are.
 
     Args:
-        changes: name of a module to what is called with it.
+        changes: module name to the function.
     """
 
     def changed(name: str) -> None:

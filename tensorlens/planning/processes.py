@@ -1,4 +1,4 @@
-"""Programs in processes of their own, seen from the one that asks."""
+"""Runs programs in other processes, from the asking side."""
 
 from __future__ import annotations
 
@@ -42,42 +42,41 @@ serve()
 leave()
 """
 _LAST = 2000
-"""Bytes of what a process wrote that are told when it ends by itself."""
+"""Bytes of a process's output that are shown if it ends by itself."""
 _CLEANUP = 10.0
-"""Seconds that a process has to clean up what its program left."""
+"""Seconds that a process gets to clean up."""
 _FOLDER = Path(__file__).parents[2]
-"""Where this package lies."""
+"""The folder of this package."""
 _LOADING = "TENSORLENS_LOADING"
-"""The variable with the programs that a process was started to run, and those above it."""
+"""Environment variable with the programs that a process and its parents were started to run."""
 
 
 def interpreter() -> Sequence[str]:
-    """Return the command of a fresh interpreter."""
+    """Return the command of a fresh interpreter; tests replace this by a warm one."""
     return (sys.executable,)
 
 
 class ProgramFailed(TensorlensError):
-    """The program raised an error on its way."""
+    """The program raised an error."""
 
     def __init__(self, trouble: Trouble) -> None:
         is_of_program = trouble.kind is Reason.FAILED
         super().__init__(f"the program failed: {trouble.text}" if is_of_program else trouble.text)
         self.trouble = trouble
         self.details = trouble.details
-        """The program's own traceback, and what it wrote last."""
+        """The program's traceback and its last output."""
         if self.details:
             self.add_note(self.details)
 
 
 class Runner:
-    """Runs jobs one after the other, in processes of their own; from ``with`` to its end.
+    """Context manager that runs jobs one after the other in other processes.
 
-    A process for steps on fake tensors, whose program sees no device that is there, runs several;
-    any other job has a new one.
+    Jobs on fake tensors share a process; any other job gets a new one.
 
     Args:
-        keeps: the last such process waits for a minute after the end: where the same program is
-            asked about again, it has imported what that needs.
+        keeps: let the last shared process wait for a minute, so that the next question about the
+            same program needs no imports.
     """
 
     def __init__(self, *, keeps: bool = False) -> None:
@@ -85,10 +84,10 @@ class Runner:
         self._servers: dict[Hashable, _Server] = {}
 
     def run(self, job: Job, progress: Callable[[int], None] | None = None) -> Result:
-        """Run a job and return what it came to; whatever becomes of its process, an answer says.
+        """Run a job and return its result. A crash of its process is a result too.
 
         Args:
-            job: what to run.
+            job: the job.
             progress: called with the number of steps done on fake tensors.
         """
         try:
@@ -142,10 +141,10 @@ class Runner:
 
 
 def _loading(program: Program) -> str:
-    """Return the programs that this process and those above it run, and the one to run now.
+    """Return the programs that this process and its parents run, and the next one.
 
     Raises:
-        UsageError: it is among them: each process would start the next one without end.
+        UsageError: the next one is among them, and would start itself without end.
     """
     known = os.environ.get(_LOADING, "").split("\n")
     this = f"{program.file or program.module or ''}:{program.name}"
@@ -158,7 +157,7 @@ def _loading(program: Program) -> str:
 
 
 def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
-    """Return all that a process is known by: its program, device and surroundings."""
+    """Return the key of a shared process: its program, device and environment."""
     try:
         folder = Path.cwd()
     except FileNotFoundError:
@@ -170,13 +169,13 @@ def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
 
 
 _kept: dict[Hashable, _Server] = {}
-"""The process that waits for the next question about its program, if one does."""
+"""The process that waits for the next question about its program, if any, by its key."""
 _lock = reentrant_lock()
 
 
 @atexit.register
 def close_kept() -> None:
-    """End the process that waits for the next question, with what its program cleans up."""
+    """End the process that waits for the next question; it cleans up first."""
     with _lock:
         while _kept:
             _, server = _kept.popitem()
@@ -190,10 +189,7 @@ _current: ContextVar[Runner | None] = ContextVar("_current", default=None)
 
 @contextlib.contextmanager
 def shared_runner(*, keeps: bool = False) -> Iterator[Runner]:
-    """Give the runner of the ``with`` around this one, or a new one: it imports frameworks once.
-
-    What runs in other threads has runners of its own. ``keeps`` is of a new one.
-    """
+    """Yield the runner of an outer ``with`` of this thread, or a new one made with ``keeps``."""
     outer = _current.get()
     if outer is not None:
         yield outer
@@ -207,19 +203,19 @@ def shared_runner(*, keeps: bool = False) -> Iterator[Runner]:
 
 
 class _Server:
-    """A process that runs jobs, or forks one for each; Ctrl-C in a terminal does not reach it."""
+    """A process that runs jobs, or forks one for each; Ctrl-C in the terminal does not reach it."""
 
     def __init__(self, environment: dict[str, str], is_fake: bool) -> None:
         self.is_fake = is_fake
         self.is_over = False
         self.parent = os.getpid()
         self._pid: int | None = None
-        """Of the process that was forked for the job that runs."""
+        """Process that was forked for the running job."""
         self._late = False
-        # not a pipe, which would stop a program that writes much and that nobody reads
+        # a pipe that nobody reads would block a program that writes much
         self._written = scratch_file()
         self._begin = 0
-        """Where in what it wrote the job that runs began."""
+        """Offset in its output at which the running job began."""
         self._process = subprocess.Popen(
             [*interpreter(), "-c", _COMMAND, str(_FOLDER)],
             stdin=subprocess.PIPE,
@@ -230,7 +226,7 @@ class _Server:
         )
 
     def run(self, job: Job, request: bytes, progress: Callable[[int], None] | None) -> Result:
-        """Return what a job came to."""
+        """Run a job and return its result."""
         self._pid, self._late = None, False
         result: Result | None = None
         timer = threading.Timer(job.timeout or 0, self._out_of_time)
@@ -262,7 +258,7 @@ class _Server:
             timer.cancel()
 
     def wakes(self) -> bool:
-        """Tell whether it is still there and all that programs imported is as it was."""
+        """Return whether the process still runs and no file that it imported has changed."""
         try:
             self._ask(pickle.dumps(WakeRequest()))
             return self._answer() is True
@@ -270,7 +266,7 @@ class _Server:
             return False
 
     def close(self) -> None:
-        """Let it end, and wait for that; what threads of its program keep is ended."""
+        """Let it end and wait; kill it if threads of its program keep it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -283,7 +279,7 @@ class _Server:
         self._written.close()
 
     def kill(self) -> None:
-        """End it, and all that it has started."""
+        """Kill it, with all processes that it has started."""
         self._kill()
         self.close()
 
@@ -320,7 +316,7 @@ class _Server:
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, by its exit code as ``subprocess`` has it."""
+    """Return in words how a process ended, from its exit code as in ``subprocess``."""
     if code >= 0:
         return f"ended by itself (exit code {code})"
     name = _signal_name(code)

@@ -1,4 +1,4 @@
-"""``tensorlens.inputs()``: what is held ahead of the step, and what batches take, planned."""
+"""``tensorlens.inputs()``: the batches that a loader holds ahead of the step; and plans of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from tensorlens.records.run import Run, current_run
 
 @dataclass(frozen=True, slots=True)
 class Plan(Document):
-    """A table of bytes: batch sizes down, shapes of one sample across.
-
-    As a table: one row per batch size and shape.
-    """
+    """Bytes of batches by batch size and shape; as a table one row for each pair."""
 
     SCHEMA: ClassVar[str] = "tensorlens.plan"
     VERSION: ClassVar[int] = 1
@@ -33,35 +30,35 @@ class Plan(Document):
     itemsize: int
     """Bytes of one number."""
     loader: str
-    """Whose queue: ``torch``, ``keras``, ``tf.data``."""
+    """Kind of queue: ``torch``, ``keras`` or ``tf.data``."""
     workers: int
     prefetch: int
     """``prefetch_factor``, ``max_queue_size``, or the argument of ``prefetch()``."""
     ahead: int
-    """Batches that the queue holds when it is full."""
+    """Batches in the full queue."""
     rule: str
-    """Why it is ``ahead``, with file and version."""
+    """The rule behind ``ahead``, with file and version."""
     shape: tuple[int, ...] | None = None
-    """The one shape that was asked for; None where several were."""
+    """The requested shape; None if there are several."""
     batch: int | None = None
-    """The one batch size that was asked for; None where several were."""
+    """The requested batch size; None if there are several."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def factor(self) -> int:
-        """How many times a batch is held: those ahead, and the one that the step uses."""
+        """Batches held at most: those ahead, and the one that the step uses."""
         return self.ahead + 1
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of one batch of the shape and size asked for; None where several were."""
+        """Bytes of one batch of the requested shape and size; None if there are several."""
         if self.shape is None or self.batch is None:
             return None
         return self.batch_nbytes(self.batch, self.shape)
 
     @property
     def held(self) -> int | None:
-        """Bytes of the queue when full and of the batch in use; None as for ``nbytes``."""
+        """Bytes of the full queue and the batch in use; None as for ``nbytes``."""
         return None if self.nbytes is None else self.nbytes * self.factor
 
     def batch_nbytes(self, batch: int, shape: tuple[int, ...]) -> int:
@@ -84,7 +81,7 @@ class Plan(Document):
 _NAMES = {"bool": 1, "half": 2, "bfloat16": 2, "float": 4, "double": 8, "int": 4, "long": 8}
 _BITS = re.compile(r"q?u?(?:int|float|complex)(8|16|32|64|128)(?:_\w+)?")
 _AROUND = (1, 2, 4, 8, 16)
-"""Of a batch or extent that is asked for alone, these times a quarter of it."""
+"""Neighbours of a single batch size or extent, in quarters of it."""
 _SIDES = (32, 64, 128, 256, 512, 1024)
 _BATCHES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -110,7 +107,7 @@ def plan(
     loader: str = "torch",
     resolutions: int | Iterable[int] | None = None,
 ) -> Plan:
-    """Return what batches of an input take, by batch size and resolution, and with a queue.
+    """Return the bytes of batches by batch size and resolution, and of a queue of them.
 
     One batch is ``batch x extents x bytes of a number``: 256 images of 256x256x3 in float32 are
     192 MiB. Labels, and what a step makes of the batch, come on top.
@@ -150,7 +147,7 @@ def plan(
 
 
 def _queue(loader: str, workers: int, prefetch: int | None) -> tuple[int, int, str]:
-    """Return how many batches are ahead, how deep it is prefetched, and the rule."""
+    """Return the batches ahead, the depth of the prefetching, and the rule."""
     if loader == "torch":
         if not workers:
             return 0, 0, f"without workers nothing is held ahead; else {_TORCH}"
@@ -209,7 +206,7 @@ def _shapes(
 
 
 def _spatial(extents: Sequence[int | None]) -> list[int]:
-    """Return which extents are a resolution: the two largest of three or more, else the largest."""
+    """Return the indices of the resolution: the two largest of three or more, or the largest."""
     order = sorted(range(len(extents)), key=lambda at: -(extents[at] or 0))
     return sorted(order[: 2 if len(extents) > 2 else 1])
 
@@ -230,7 +227,7 @@ def _number(name: str, value: Any, *, least: int) -> int:
 
 def _dtype(dtype: Any) -> tuple[str, int]:
     if isinstance(dtype, type):
-        # Python's own types, as NumPy takes them; torch calls float32 float
+        # as NumPy reads Python's types; torch calls float32 float
         dtype = {float: "float64", int: "int64", complex: "complex128"}.get(dtype, dtype)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if not isinstance(name, str):
@@ -245,28 +242,28 @@ def _dtype(dtype: Any) -> tuple[str, int]:
 
 
 class Inputs:
-    """Tells what a loader holds ahead of the step; :attr:`plan` tells it before there is one.
+    """Returns the queue of a loader; :attr:`plan` predicts it.
 
     Called with a loader or with the iterator of a loop, at any time and from any thread, it
     returns a :class:`~tensorlens.records.queues.Queue`. Nothing is taken from the loader, no code
     of its dataset is run, and nothing is kept alive.
 
-    Known are torch's DataLoader and its iterators, what wraps one (in ``enumerate``, ``tqdm``, an
-    attribute such as ``dataloader``), ``tf.data`` datasets and iterators, Keras's PyDataset and
-    generators while a model is fitted with them, NumPy arrays, and Python's queues.
+    It knows torch's DataLoader and its iterators, wrappers of one (``enumerate``, ``tqdm``, objects
+    with an attribute such as ``dataloader``), ``tf.data`` datasets and iterators, Keras's PyDataset
+    and generators while a model is fitted with them, NumPy arrays, and Python's queues.
     """
 
     plan: Callable[..., Plan] = staticmethod(plan)
 
     def __call__(self, loader_or_iterator: Any, *, batch: Any = None) -> Queue:
-        """Return what is held ahead of the step.
+        """Return the queue of a loader or iterator.
 
         Args:
-            loader_or_iterator: the loader, or what a loop iterates over.
-            batch: one batch of it, for its size, where none that waits can be looked into.
+            loader_or_iterator: the loader, or the object that a loop iterates over.
+            batch: one batch, for its size if no waiting batch can be looked into.
 
         Raises:
-            UsageError: it is nothing that this knows a queue of.
+            UsageError: the object has no queue that is known.
         """
         from tensorlens.frameworks.queues.detection import find_queue
 
@@ -287,4 +284,4 @@ class Inputs:
 
 
 inputs = Inputs()
-"""The one that is called as :func:`tensorlens.inputs`."""
+"""The instance behind :func:`tensorlens.inputs`."""

@@ -1,6 +1,7 @@
-"""Runs a program in a process of its own: how it begins, steps and is measured.
+"""Trials: runs of a program in another process, which begin, step and are measured here.
 
-A framework's built-in options are in a folder of its own; no module here imports a framework.
+The built-in options of a framework have folders of their own. Frameworks are imported in functions
+alone.
 """
 
 from tensorlens.lazy import attach

@@ -1,7 +1,7 @@
-"""Settings of a whole process: read in the one that asks, and set in those of its trials.
+"""Global settings of frameworks: read in the asking process, and set in those of its trials.
 
-A framework is looked up in ``sys.modules`` and asked by its public functions; where it is not
-imported it has no settings. Values are plain ones, which can be pickled without the framework.
+Only frameworks that are imported have settings. They are read and set by public functions; values
+are plain, so that they can be pickled without the framework.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from tensorlens.errors import TensorlensError
 from tensorlens.guards import one_line
 
 GlobalSettings = Mapping[str, Any]
-"""Name, as ``keras.config.dtype_policy``, to a plain value."""
+"""Name, such as ``keras.config.dtype_policy``, to a plain value."""
 
 SEED = "torch.initial_seed"
 _DEFAULT_SEED = 67280421310721
-"""Of torch's generators (``c10/core/GeneratorImpl.h``): no program has set one."""
+"""Seed of torch's generators before a program sets one (``c10/core/GeneratorImpl.h``)."""
 
 
 class SettingRefused(TensorlensError):
-    """A setting of the program that cannot be made in another process."""
+    """A setting of the program that another process cannot take."""
 
 
 class _Setting(NamedTuple):
     """One setting of a framework."""
 
     name: str
-    """The function that tells it, with the framework in front."""
+    """Name of the function that returns it, with the framework in front."""
     read: Callable[[Any], Any]
     """Returns its plain value, given the framework."""
     write: Callable[[Any, Any], Any]
     """Sets it, given the framework and the value."""
     default: Any
-    """Of a fresh process; for any other the framework is imported. ``...``: it is set only where
-    the framework is imported."""
+    """Value in a fresh process; the framework is imported to set another one. ``...``: it is set
+    only if the framework is imported anyway."""
 
 
 def _pair(getter: str, setter: str, default: Any) -> _Setting:
@@ -61,7 +61,7 @@ def _threads(kind: str) -> _Setting:
 
 
 def _flag(name: str) -> _Setting:
-    """Return the setting in an attribute of cuDNN's."""
+    """Return the setting of an attribute of cuDNN."""
     return _Setting(
         f"torch.backends.cudnn.{name}",
         lambda torch: getattr(torch.backends.cudnn, name),
@@ -71,7 +71,7 @@ def _flag(name: str) -> _Setting:
 
 
 def _default_device(torch: Any) -> str:
-    """Return the default device, also of a program that took it back: torch before 2.10 fails."""
+    """Return the default device; torch before 2.10 fails if a program has reset it."""
     try:
         return str(torch.get_default_device())
     except AttributeError:
@@ -79,7 +79,7 @@ def _default_device(torch: Any) -> str:
 
 
 def _keras_policy(keras: Any) -> str:
-    """Return the name of the policy; Keras, asked for one that nobody has set, would set it."""
+    """Return the name of the policy without asking Keras, which would set one."""
     state = sys.modules.get("keras.src.backend.common.global_state")
     found = None if state is None else state.get_global_attribute("dtype_policy")
     return str(keras.config.floatx() if found is None else found.name)
@@ -125,7 +125,7 @@ _SETTINGS = (
 
 
 def settings() -> GlobalSettings:
-    """Return what this process has set, of the frameworks that it has imported."""
+    """Return the settings of this process, of the frameworks that it has imported."""
     found: dict[str, Any] = {}
     for each in _SETTINGS:
         framework = sys.modules.get(each.name.partition(".")[0])
@@ -138,7 +138,7 @@ def settings() -> GlobalSettings:
 
 @contextlib.contextmanager
 def applied(wanted: GlobalSettings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Set what another process has set, except ``leave``; at the end all is as before."""
+    """Apply another process's settings meanwhile, except ``leave``."""
     before = apply({name: value for name, value in wanted.items() if name not in leave})
     try:
         yield
@@ -147,7 +147,7 @@ def applied(wanted: GlobalSettings, leave: Sequence[str] = ()) -> Iterator[None]
 
 
 def apply(wanted: GlobalSettings) -> GlobalSettings:
-    """Set what another process has set, where it differs here, and return what there was."""
+    """Apply another process's settings and return the former values of those that differ."""
     before: dict[str, Any] = {}
     for each in _SETTINGS:
         name, value = each.name.partition(".")[0], wanted.get(each.name)

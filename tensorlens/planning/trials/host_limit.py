@@ -12,10 +12,10 @@ from tensorlens.planning.trials.jobs import CannotApply
 
 @contextlib.contextmanager
 def host_limited(nbytes: int) -> Iterator[None]:
-    """Let the process have so many bytes more than it has mapped and uses now.
+    """Limit the process to ``nbytes`` beyond what it uses now.
 
-    That is ``RLIMIT_DATA``, by which Linux 4.7 and later count private mappings. What the C
-    library keeps free goes back to the system before, or counts as part of those bytes.
+    It sets ``RLIMIT_DATA``, which counts private mappings on Linux 4.7 and later. Free memory of
+    the C library is returned first, or counts as part of these bytes.
 
     Raises:
         CannotApply: this system sets no such limit.

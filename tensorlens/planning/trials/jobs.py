@@ -1,9 +1,9 @@
-"""Jobs: a program to run in a process of its own, and how that answers.
+"""Jobs: a program to run in another process, and the answers.
 
-The seam for frameworks: a module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which
-imports no framework, ``prepare()``, which imports what jobs need, ``run(job)``, which the process
-calls, and ``step_watch(mark)``, which returns what watches the steps of a program
-(:class:`~tensorlens.planning.step_facts.Watch`); ``mark`` gives the moment a name.
+A framework's module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which imports no
+framework, ``prepare()``, which imports all that jobs need, ``run(job)``, which the process calls,
+and ``step_watch(mark)``, which returns a :class:`~tensorlens.planning.step_facts.Watch`; ``mark``
+names a moment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_STEP = "built-in settings need a make_step() that returns step(): this is a w
 
 
 class CannotApply(TensorlensError):
-    """An option that cannot work here; the text is the reason, in one line."""
+    """An option cannot work here; the text is the reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Setting:
 
     name: str
     takes: str
-    """Its possible values, for a message: ``True or False``."""
+    """Possible values, for messages: ``True or False``."""
     check: Callable[[Any], bool]
     what: str
-    """One line: what it does."""
+    """Its effect, in one line."""
 
 
 def choice(name: str, known: Sequence[str], effect: str) -> Setting:
@@ -74,46 +74,46 @@ class Program:
     """A program to run: a pickled function, one to import, or a script."""
 
     name: str
-    """As a person calls it: ``train.py:make_step``."""
+    """Name for people: ``train.py:make_step``."""
     parcel: bytes | None = None
-    """A function as :mod:`.pickling` packs it."""
+    """Function as packed by :mod:`.pickling`."""
     module: str | None = None
-    """The module it is in."""
+    """Module of the function."""
     file: str | None = None
-    """Or the file; run as a script where there is no function, or as ``python -m`` its module."""
+    """File of the function or script; with a module and no function it runs as ``python -m``."""
     function: str | None = None
     arguments: Sequence[str] = ()
-    """A script's ``sys.argv[1:]``."""
+    """``sys.argv[1:]`` of a script."""
     global_settings: GlobalSettings | None = None
-    """Of the process that asks; None: nothing of it matters."""
+    """Settings of the asking process; None: they do not matter."""
 
     @property
     def is_script(self) -> bool:
-        """Whether there is no function to call with arguments."""
+        """Whether it is run as a whole, without a function to call."""
         return self.function is None and self.parcel is None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a program is begun: with which arguments, and under which option."""
+    """A variant of a program: its arguments and its option."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the catalogue."""
+    """Built-in settings by name."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function that makes the step."""
     parcel: bytes | None = None
-    """One's own function, packed: it is called with ``make_step`` and returns the step."""
+    """Packed function of the user's, which is called with ``make_step`` and returns the step."""
 
 
 class Mode(StrEnum):
     """How the steps of a job are run."""
 
     MEASURED = "measured"
-    """For real."""
+    """They run for real."""
     FAKE = "fake"
-    """On fake tensors of torch."""
+    """They run on torch's fake tensors."""
     TRACED = "traced"
-    """Built for real, and traced where it would train a model."""
+    """The program is built for real; its training is traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,36 +121,36 @@ class Job:
     """One run of a program."""
 
     name: str
-    """As messages call it: the program's, or the option's."""
+    """Name for messages: the program's, or the option's."""
     program: Program
     choice: Choice
     framework: Framework
     path: Sequence[str]
-    """``sys.path`` of whoever asks."""
+    """``sys.path`` of the asking process."""
     mode: Mode = Mode.MEASURED
     device: str | None = None
-    """Whose figures are wanted; None: the accelerator that is used most, else the CPU."""
+    """Device of the figures; None: the most used accelerator, or the CPU."""
     card: Card | None = None
-    """Of an estimate for CUDA."""
+    """Card of an estimate for CUDA."""
     batch: int | None = None
-    """Given to the function that makes the step; None: it is called without one."""
+    """Batch that the function that makes the step is given; None: it is called without one."""
     batch_argument: str = ""
-    """The name of the argument that takes it; empty: the first one."""
+    """Name of the argument for the batch; empty: the first one."""
     warmup: int = 1
     steps: int = 3
     of_keras: Mapping[str, Any] = field(default_factory=dict)
     """Options of a Keras model, if a program on fake tensors makes or trains one."""
     world_size: int = 1
     records: bool = False
-    """Whether all of the program is recorded, for :attr:`Measured.recorded`."""
+    """Whether the whole program is recorded, for :attr:`Measured.recorded`."""
     explains: bool = False
-    """Whether one step more is recorded, to tell what has most of the peak."""
+    """Whether a further step is recorded, to name the largest parts of the peak."""
     limit: int | None = None
-    """Bytes of memory that there are to be; None: as many as there are."""
+    """Limit of the device's memory in bytes; None: no limit."""
     rehearsal: int = 1
-    """The batch of one step before there is a limit, for what libraries load when first used."""
+    """Batch of one step before the limit is set, in which libraries are loaded."""
     timeout: float | None = None
-    """Seconds after which the process is ended."""
+    """Seconds after which the process is killed."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -162,21 +162,21 @@ class Measured:
     peak_allocated: int
     peak_reserved: int | None
     setup_allocated: int
-    """When the first step begins."""
+    """Allocated bytes when the first step begins."""
     seconds: tuple[float, ...]
-    """Of each step after the warm-up."""
+    """Seconds of each step after the warm-up."""
     losses: tuple[float, ...] | None
-    """Of every step; None where ``step()`` returns none."""
+    """Loss of each step; None if ``step()`` returns none."""
     held_ahead: int | None = None
     """Bytes that loaders with workers hold when their queues are full."""
     step_peaks: tuple[int, ...] = ()
-    """Peaks with set-up and one step alone, for each step after the
-    warm-up; of TensorFlow's CPU allocator, of others empty."""
+    """Peaks of the set-up with one step, for each step after the warm-up; of TensorFlow's CPU
+    allocator only."""
     notes: tuple[str, ...] = ()
     at_peak: Mapping[str, str] = field(default_factory=dict)
     """As :attr:`tensorlens.planning.compare.result.Outcome.at_peak`."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Figure to why it is not known."""
+    """Figure to the reason why it is unknown."""
     recorded: tuple[Recording, StepFacts] | None = None
 
 
@@ -185,9 +185,9 @@ class Reason(StrEnum):
 
     OUT_OF_MEMORY = "out of memory"
     CANNOT = "cannot"
-    """An option, or what is asked, cannot work here."""
+    """The option or the request cannot work here."""
     USAGE = "usage"
-    """It was asked what makes no sense."""
+    """The request makes no sense."""
     FAILED = "failed"
     """The program raised an error, or its process ended."""
 
@@ -198,11 +198,11 @@ class Trouble:
 
     kind: Reason
     text: str
-    """One line."""
+    """The reason, in one line."""
     details: str = ""
-    """The program's traceback, and what it wrote last."""
+    """The program's traceback and its last output."""
     signal: str = ""
-    """Name of the signal that ended its process; empty where none did."""
+    """Name of the signal that ended the process; empty if none did."""
 
 
 Result = Measured | Trace | Trouble
@@ -210,28 +210,28 @@ Result = Measured | Trace | Trouble
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is."""
+    """Progress of a run."""
 
     steps_done: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobStart:
-    """A job has a process of its own now."""
+    """The process of a job has started."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The process of a job is over."""
+    """The process of a job has ended."""
 
     code: int
-    """As ``subprocess`` has it: negative for a signal."""
+    """Exit code as in ``subprocess``: negative for a signal."""
 
 
 Message = Result | Progress | JobStart | JobEnd
 
 
 class WakeRequest:
-    """There is a job again: the answer is whether all that programs imported is as it was."""
+    """Asks whether the files that programs imported are unchanged."""

@@ -1,4 +1,4 @@
-"""What a job's loaders hold when their queues are full."""
+"""Bytes that a job's loaders hold when their queues are full."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.records.queues import Queue
 
 _PATIENCE, _STILL, _MOMENT = 5.0, 0.1, 0.01
-"""Seconds that are waited for one more batch, for a full queue's bytes, and between two looks."""
+"""Seconds to wait for one more batch, for the bytes of a full queue, and between two looks."""
 
 
 def held_ahead() -> tuple[int | None, str]:
-    """Return the bytes that torch's DataLoaders with workers hold when their queues are full.
+    """Return the bytes that DataLoaders with workers hold when full, or None and the reason.
 
-    It waits until they are, as long as batches come. Else why they are not known; empty where no
-    loader has workers.
+    It waits until the queues are full, as long as batches come. The reason is empty if no loader
+    has workers.
     """
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
     if kind is MissingClass or not content_of(multiprocessing.process).get("_children"):
@@ -28,7 +28,7 @@ def held_ahead() -> tuple[int | None, str]:
     try:
         queues = _settled(instances(kind))
     except Exception as error:
-        # the trial has its other figures, whatever is strange about its loaders
+        # the other figures of the trial stay
         return None, f"a loader could not be looked at: {reason(error)}"
     if not all(map(_is_full, queues)):
         return None, f"workers made no batch for {_PATIENCE:g} s after the last step"
@@ -42,7 +42,7 @@ def held_ahead() -> tuple[int | None, str]:
 
 
 def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
-    """Return the queues once they are full, or no more comes."""
+    """Return the queues once they are full or get no more batches."""
     from tensorlens.frameworks.torch.loaders.data_loader import look_at_iterator
 
     changed, before = 0.0, None
@@ -52,7 +52,7 @@ def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
         now = time.monotonic()
         if found != before:
             changed, before = now, found
-        # a batch is announced before all of it is in shared memory
+        # a batch is announced before it is complete in shared memory
         patience = _STILL if all(map(_is_full, queues)) else _PATIENCE
         if now >= changed + patience:
             return queues
@@ -60,5 +60,5 @@ def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
 
 
 def _is_full(queue: Queue) -> bool:
-    """Tell whether nothing more is to come; where that cannot be known there is no use waiting."""
+    """Return whether no batch is expected; if that is unknown, waiting is of no use."""
     return not queue.in_work and not queue.waiting

@@ -1,4 +1,4 @@
-"""A job run for real, and measured."""
+"""Runs a job for real and measures it."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A framework's part in the running of a job."""
+    """A framework's part of a measured run."""
 
     seed: Callable[[], object]
-    """Lets the framework's generators of random numbers begin with 0."""
+    """Seeds the framework's generators with 0."""
     meter: Callable[[str | None], Meter]
-    """Returns what measures from here on; takes the device whose figures are wanted."""
+    """Returns a meter that measures from now on; its argument is the device of the figures."""
     optioned: Callable[[Job], Optioned]
-    """Returns the program with its option around it."""
+    """Returns the program with its options."""
     when_stepped: Callable[[Callable[[], None]], Callable[[], None]]
-    """Lets a function be called after each step of an optimizer; returns what ends that."""
+    """Calls a function after each optimizer step; returns a function that ends it."""
     refusal: Callable[[BaseException, bool], str | None]
-    """Returns what was asked for if an error is for want of memory, else None; takes whether the
-    job has a limit."""
+    """Returns the text of the failed request of an out-of-memory error, or None; its second
+    argument is whether the job has a limit."""
     limited: Callable[[int], AbstractContextManager[None]]
-    """Lets the program have so many bytes from here on."""
+    """Limits the program's memory to a number of bytes from now on."""
     rehearses: Callable[[], bool]
-    """Tells whether one small step comes before a limit, for what libraries load."""
+    """Returns whether a small step must load libraries before a limit is set."""
     cleared: Callable[[], object] = lambda: None
-    """Leaves nothing of the rehearsal."""
+    """Frees what the rehearsal left."""
 
 
 def run_job(job: Job, bench: Bench) -> Result:
-    """Run a job and return what it came to."""
+    """Run a job and return its result."""
     _seed(bench)
     settings = job.program.global_settings or {}
     apply(settings)
@@ -57,7 +57,7 @@ def run_job(job: Job, bench: Bench) -> Result:
     losses: list[float | None] = []
     optioned = bench.optioned(job)
     made: list[Any] = []
-    """The step, which keeps its loaders until they were looked at."""
+    """Keeps the step, and with it its loaders, until they were looked at."""
 
     def call(step: Callable[[], Any]) -> None:
         losses.append(loss_of(step() if recording is None else recording.call(step)))
@@ -107,7 +107,7 @@ def run_job(job: Job, bench: Bench) -> Result:
 
 
 def _rehearse(job: Job, bench: Bench) -> None:
-    """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
+    """Run one small step and free it, so that libraries are loaded and threads started."""
     # a program may refuse so small a batch: what else is wrong with it shows in the run itself
     with contextlib.suppress(Exception):
         step = bench.optioned(replace(job, batch=job.rehearsal)).begin()
@@ -119,7 +119,7 @@ def _rehearse(job: Job, bench: Bench) -> None:
 
 
 def _seed(bench: Bench) -> None:
-    """Let every option begin with the same random numbers; the program may seed its own."""
+    """Seed all generators, so that every option begins with the same random numbers."""
     random.seed(0)
     bench.seed()
     numpy = sys.modules.get("numpy")

@@ -1,4 +1,4 @@
-"""The marks and peaks of a job's steps, and what has most of them."""
+"""Measures the peaks of a job's steps, and names the largest parts of the peak."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tensorlens.render.view import View
 
 
 class Meter:
-    """Takes the marks of steps, and reads the peaks.
+    """Reads peaks at the marks of steps.
 
     Args:
-        counter: the CPU's.
-        device: whose figures are wanted; None: the accelerator with the highest peak, or the CPU
-            where none is used.
+        counter: counter of the CPU.
+        device: device of the figures; None: the accelerator with the highest peak, or the CPU if
+            none is used.
     """
 
     def __init__(self, counter: Counter, device: str | None) -> None:
@@ -32,26 +32,26 @@ class Meter:
         self._setup: dict[str, int] = {}
         self._first_step = 0
         self._peaks: list[int] = []
-        """Of the CPU, from mark to mark; those from ``_first_step`` on are of steps."""
+        """Peaks of the CPU from mark to mark; those from ``_first_step`` on are of steps."""
 
     def wait(self) -> None:
-        """Return when devices have done all that they were asked to."""
+        """Wait until the devices are idle."""
         raise NotImplementedError
 
     def mark(self, name: str, row: int | None = None) -> None:
-        """Note the peak so far, and of the first step what is there when it begins."""
+        """Note the peak so far, and the bytes at the begin of the first step."""
         self.wait()
         allocated, peak, _ = self._read()
         self._peaks.append(peak - self._before)
         of_devices = self._device_bytes()
         if name == "step 1":
             of_cpu = {"cpu": allocated - self._before}
-            # the first step of a whole program begins with it
+            # the first step of a whole program includes its begin
             self._setup = {} if row == 0 else of_cpu | of_devices
             self._first_step = len(self._peaks)
 
     def forget_marks(self) -> None:
-        """Begin anew: what ran before were no steps."""
+        """Forget the marks so far: they were no steps."""
         self._setup = {}
 
     def figures(self) -> Measured:
@@ -73,11 +73,11 @@ class Meter:
         return Measured(device, peak, resident, setup, (), None, missing=missing)
 
     def _device_bytes(self) -> dict[str, int]:
-        """Return the bytes handed out on each accelerator now."""
+        """Return the bytes allocated on each accelerator now."""
         raise NotImplementedError
 
     def _device_peaks(self) -> dict[str, int]:
-        """Return the highest of them until the last mark."""
+        """Return the peak of each accelerator until the last mark."""
         raise NotImplementedError
 
     def _device_figures(self, device: str, setup: int) -> Measured:
@@ -85,9 +85,9 @@ class Meter:
 
 
 class RecordedStep:
-    """One step more, recorded by itself, for what has most of the peak; no figure is of it.
+    """Records one further step to name the largest parts of the peak.
 
-    It takes the marks for a meter, which hears of none from that step on.
+    It stands before a meter and passes marks on, except for those from that step on.
     """
 
     def __init__(self, meter: Meter, steps: int) -> None:
@@ -96,7 +96,7 @@ class RecordedStep:
         self._recording: LiveRecording | None = None
         self._is_done = False
         self.figures: Measured | None = None
-        """Those of the steps before it; None where the program ended before."""
+        """Figures of the steps before it; None if the program ended earlier."""
 
     def mark(self, name: str, row: int | None = None) -> None:
         """Pass a mark on, or begin to record."""
@@ -108,21 +108,21 @@ class RecordedStep:
             self._meter.mark(name, row)
 
     def forget_marks(self) -> None:
-        """Begin anew: what ran before were no steps."""
+        """Forget the marks so far: they were no steps."""
         self.done(self._steps + 1)
         self._recording, self._is_done, self.figures = None, False, None
         self._meter.forget_marks()
 
     def done(self, count: int) -> None:
-        """End what is recorded after the last step."""
+        """Stop recording after the last step."""
         if self._recording is not None and count > self._steps:
             self._recording.stop()
             self._is_done = True
 
     def at_peak(self) -> Mapping[str, str]:
-        """Return the step's peak and its moment, and the line and tensors that have most of it.
+        """Return the peak of the step, its moment, and its largest line and tensors.
 
-        It is empty where the program ended before.
+        It is empty if the program ended earlier.
         """
         if self.figures is None or self._recording is None or not self._is_done:
             return {}

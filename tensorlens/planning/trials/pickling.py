@@ -1,6 +1,6 @@
 """Pickles functions for another process; tensors that they refer to are sent as shapes.
 
-What has a place that the other process can import from goes by its name, anything else by value.
+Objects that the other process can import are pickled by name, others by value.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tensorlens.guards import one_line
 
 
 def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
-    """Return a function as :func:`unpack` takes it; torch is not imported for it.
+    """Pickle a function for :func:`unpack`, without importing torch.
 
-    Tensors that it refers to go with their values only ``with_data``.
+    Tensors that it refers to are sent without their values, unless ``with_data``.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     # the program may have registered it itself
@@ -50,7 +50,7 @@ def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
 
 
 def unpack(parcel: bytes) -> Callable[..., Any]:
-    """Return the function; its tensors are fake where a mode of fake tensors is on."""
+    """Return a packed function; under a fake tensor mode its tensors are fake."""
     function: Callable[..., Any] = cloudpickle.loads(parcel)
     return function
 
@@ -67,7 +67,7 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Keeps the file names of code, which cloudpickle leaves out from 3.1.3 on."""
+    """Keeps the file names of code, which cloudpickle drops from 3.1.3 on."""
 
     def reducer_override(self, item: Any) -> Any:
         if isinstance(item, CodeType):
@@ -81,7 +81,7 @@ def _code(filename: str, arguments: tuple[Any, ...]) -> CodeType:
 
 
 class _ShapePickler(_Pickler):
-    """Of tensors it writes the shape alone."""
+    """Pickles tensors as their shapes."""
 
     def reducer_override(self, item: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -91,14 +91,14 @@ class _ShapePickler(_Pickler):
 
 
 def without_data(tensor: Any) -> partial[Any]:
-    """Return what makes a tensor like this one; its ``keywords`` have the device."""
+    """Return a partial that makes a tensor like this one; its ``keywords`` have the device."""
     options = {name: getattr(tensor, name) for name in ("dtype", "device", "requires_grad")}
     is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
     return partial(empty_tensor, is_parameter, tuple(tensor.shape), tensor.stride(), **options)
 
 
 def empty_tensor(is_parameter: bool, *shape: Any, requires_grad: bool, **options: Any) -> Any:
-    """Return a tensor of a shape and strides, as :func:`without_data` describes it."""
+    """Return an uninitialised tensor, as described by :func:`without_data`."""
     import torch
 
     tensor = torch.empty_strided(*shape, **options)

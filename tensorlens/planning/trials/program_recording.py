@@ -1,4 +1,4 @@
-"""A job's program recorded from its first line to its last step, with facts of the steps."""
+"""Records a job's program from its first line to its last step, with facts of its steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tensorlens.recording.recordings import Recording
 
 
 class ProgramRecording:
-    """Takes the marks of steps in the place of a meter, which gets them too.
+    """Stands before a meter: passes marks on, and adds them to a recording.
 
-    Steps of a whole program get no marks in the recording: their optimizers tell them.
+    Steps of a whole program get no marks there: optimizers tell them.
     """
 
     def __init__(self, meter: Meter, job: Job) -> None:
@@ -57,7 +57,7 @@ class ProgramRecording:
                 self._end()
 
     def forget_marks(self) -> None:
-        """Begin anew: what ran before were no steps."""
+        """Forget the marks so far: they were no steps."""
         self._is_whole = False
         self._meter.forget_marks()
 
@@ -65,7 +65,7 @@ class ProgramRecording:
         try:
             facts = self._watch.facts(self._is_whole)
         except Exception:
-            # what cannot be found out of a strange program is left out
+            # facts that cannot be had are left out
             facts = StepFacts(is_whole=self._is_whole)
         self._recording.stop()
         self.result = Recording(self._recording.log, self._recording.origin), facts

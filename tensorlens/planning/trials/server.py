@@ -1,8 +1,8 @@
-"""The process that jobs run in: they come in on standard input, answers go to standard output.
+"""The process that runs jobs: it reads them from standard input and answers on standard output.
 
-Steps on fake tensors run in the process itself, whose device is made ready once. For any other job
-it imports what that needs and forks a process, which finds memory as a fresh one has it and is
-spared the import. Where forking is not safe it runs one such job and is over.
+Steps on fake tensors run in the process itself, whose device is prepared once. For any other job it
+imports the framework and forks, which saves the import and leaves memory as in a fresh process.
+Where forking is not safe it runs one such job and ends.
 """
 
 from __future__ import annotations
@@ -44,32 +44,31 @@ from tensorlens.planning.trials.jobs import (
 from tensorlens.user_code import is_foreign
 
 FORKS = sys.platform == "linux"
-"""Whether a process is forked for each job; elsewhere system libraries forbid it."""
+"""Whether a process is forked for each job; elsewhere system libraries do not allow it."""
 _FAKE = "tensorlens.planning.torch.job"
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _PATIENCE = 60.0
-"""Seconds that it waits for the next job."""
+"""Seconds to wait for the next job."""
 _LAST = 2000
-"""Characters of the program's own output that a failure shows."""
+"""Characters of the program's output in a failure."""
 _LOGGED = re.compile(r"[EW]\d{4} .*\btorch/_subclasses/")
-"""Lines in which torch logs what an operator on fake tensors raises."""
+"""Lines in which torch logs exceptions of operators on fake tensors."""
 _ADVICE = (
     "call the step without tensorlens: if it fails there too, mend the program; if not, it needs"
     " the values of a tensor, and an estimate runs on tensors without data"
 )
 _WITHOUT_DATA = re.compile(r"fake|meta tensor|DataDependent|DynamicOutputShape", re.IGNORECASE)
-"""How torch says that an operator needs data; any other failure is most likely the program's."""
+"""Errors of operators that need data; others are most likely the program's."""
 _SEVERAL_DEVICES = ("two different devices", "at least two devices")
-"""How torch's fake tensors say that an operator has operands on several devices."""
+"""Errors of operators with operands on several devices."""
 
 Send = Callable[[Message | bool], None]
 
 
 def serve() -> None:
-    """Run the jobs that come on standard input, until there are no more.
+    """Run the jobs from standard input until its end, or until none has come for a minute.
 
-    Programs have neither standard input nor standard output. A job that does not come within a
-    minute comes too late.
+    Programs have neither standard input nor standard output.
     """
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -189,7 +188,7 @@ def _result(job: Job, send: Send) -> Result:
 
 
 def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
-    """Return what is told of an error: one line, the program's traceback, what it wrote last."""
+    """Return the failure for an error: one line, the program's traceback and its last output."""
     if isinstance(error, TensorlensError):
         is_usage = isinstance(error, UsageError)
         return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
@@ -215,9 +214,9 @@ def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
 
 
 def _own_frames(error: BaseException) -> list[str]:
-    """Return the traceback from where the program begins: its own frames, where it has any.
+    """Return the traceback from the begin of the program, its own frames if there are any.
 
-    With ``TENSORLENS_TRACEBACK`` those of libraries too.
+    With ``TENSORLENS_TRACEBACK`` frames of libraries are kept.
     """
     entries: list[Any] = traceback.extract_tb(error.__traceback__)
     begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)

@@ -1,4 +1,4 @@
-"""Options around a program, and the places where they act."""
+"""Options of a program, and the stages at which they act."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Step = Callable[[], Any]
 class Stage:
     """The program as options see it, and their notes.
 
-    ``estimated``: it runs without data. ``batch``: what the function that makes the step is called
-    with; None: nothing.
+    ``estimated``: it runs without data. ``batch``: argument of the function that makes the step;
+    None: it has none.
     """
 
     def __init__(self, *, estimated: bool, batch: int | None) -> None:
@@ -32,30 +32,30 @@ S = TypeVar("S", bound=Stage)
 
 
 class Option(Generic[S]):
-    """One setting; each method is a place where it can act."""
+    """One setting; each method is a stage at which it can act."""
 
     unused = ""
-    """The refusal after the steps where it never took effect; empty: it always does."""
+    """Error text if the option never took effect; empty: not checked."""
     uses = 0
-    """How often the program did something that the setting changes."""
+    """Number of times that it took effect."""
 
     def __init__(self, value: Any, stage: S) -> None:
         self.value = value
         self.stage = stage
 
     def building(self) -> AbstractContextManager[Any]:
-        """Return what is entered while the step is made."""
+        """Return a context for the making of the step."""
         return nullcontext()
 
     def built(self) -> None:
-        """Act on the models, before the first step."""
+        """Act on the models before the first step."""
 
     def stepping(self) -> AbstractContextManager[Any]:
-        """Return what is entered around each step."""
+        """Return a context for each step."""
         return nullcontext()
 
     def around(self, step: Step) -> Step:
-        """Return the step to run in the place of ``step``."""
+        """Return a step to run in place of ``step``."""
         return step
 
     def used(self) -> None:
@@ -63,7 +63,7 @@ class Option(Generic[S]):
         self.uses += 1
 
     def finished(self) -> None:
-        """Refuse after the steps what never took effect."""
+        """Raise after the steps if it never took effect."""
         if self.unused and not self.uses:
             raise CannotApply(self.unused)
 
@@ -76,10 +76,9 @@ def repeated_blocks(
     children_of: Callable[[B], Sequence[B]],
     holds_blocks: Callable[[B], bool] = lambda _: True,
 ) -> list[B]:
-    """Return the blocks that models repeat, the outermost of each place.
+    """Return the outermost repeated blocks of models.
 
-    A block has children, and is one of two or more of its class in the same place; whether
-    something may be such a place is up to ``holds_blocks``.
+    A block has children, and a sibling of its class; ``holds_blocks`` decides which parents count.
     """
     found: list[B] = []
     for root in roots:
@@ -95,13 +94,13 @@ def repeated_blocks(
 
 
 def missing_blocks(setting: str, models: Iterable[object], rule: str) -> CannotApply:
-    """Return the refusal of a setting for models that repeat no blocks."""
+    """Return the error of a setting for models without repeated blocks."""
     names = ", ".join(sorted({type(model).__name__ for model in models})) or "no model"
     return CannotApply(f"{setting} finds no repeated blocks in {names}: {rule}")
 
 
 class Optioned:
-    """A program with an option: its settings, in the order in which they act."""
+    """A program with its options, in the order in which they act."""
 
     def __init__(
         self, job: Job, stage: Stage, options: Sequence[Option[Any]], step_of: Callable[..., Any]
@@ -112,7 +111,7 @@ class Optioned:
         self._options = options
 
     def begin(self) -> Callable[[], Any] | None:
-        """Make the step; None where the program was a whole one, which is over then."""
+        """Make the step; None if the whole program has run."""
         with contextlib.ExitStack() as stack:
             for option in self._options:
                 stack.enter_context(option.building())
@@ -133,7 +132,7 @@ class Optioned:
         return self._stepping(step)
 
     def finished(self) -> None:
-        """Refuse after the steps options that never took effect."""
+        """Raise after the steps if an option never took effect."""
         for option in self._options:
             option.finished()
 

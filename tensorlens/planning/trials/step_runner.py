@@ -1,4 +1,4 @@
-"""Begins a program, by its function or as a script, counts its steps, and reads their losses."""
+"""Begins a program, by its function or as a script, counts its steps and reads their losses."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tensorlens.user_code import not_run_by_a_call
 def beginning(job: Job) -> Any:
     """Import or unpack a program and begin it: call its function, or run the script.
 
-    A function that takes no batch may return a Keras model: the batch is then its train step's.
+    A function without a batch may return a Keras model; the batch is then that of its train step.
 
     Raises:
-        UsageError: there is no such module or function, or it takes no batch.
+        UsageError: the module or function does not exist, or takes no batch.
     """
     program, options = job.program, job.choice.arguments
     batch, keyword = job.batch, job.batch_argument
@@ -64,7 +64,7 @@ def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     except TypeError:
         return False
     except ValueError:
-        # nothing is known of its arguments
+        # its arguments are unknown
         return True
     return True
 
@@ -107,7 +107,7 @@ def _module(program: Program) -> ModuleType:
 
 
 def forget(program: Program) -> None:
-    """Let go of the module that a file was run as: the next job runs the file again."""
+    """Remove the module of a file, so that the next job runs the file again."""
     if program.file is not None:
         name = Path(program.file).stem
         if getattr(sys.modules.get(name), "__file__", None) == program.file:
@@ -115,29 +115,29 @@ def forget(program: Program) -> None:
 
 
 END = "end"
-"""The mark after the last step."""
+"""Name of the mark after the last step."""
 
 
 class StepsDone(BaseException):
-    """Ends a program that has made all steps wanted."""
+    """Ends a program after its last wanted step."""
 
 
 class Marks(Protocol):
-    """Takes note of where steps begin and end."""
+    """Receives the begins and ends of steps."""
 
     def mark(self, name: str, row: int | None = None) -> None:
-        """Take a mark; ``row`` 0 for one before all that was seen."""
+        """Set a mark now; with ``row`` 0 before everything so far."""
 
     def forget_marks(self) -> None:
-        """Begin anew: what ran before were no steps."""
+        """Forget the marks so far: they were no steps."""
 
 
 def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
-    """Return what the function ``name`` gave as its step; None of a whole program.
+    """Check the result of the function ``name`` and return it as a step; None of a whole program.
 
     Raises:
-        UsageError: it is no step. A model can be called too, but not without its input; and a
-            generator or coroutine function runs nothing when it is called.
+        UsageError: it is no step. A model needs an input, and generator and coroutine functions
+            run nothing when called.
     """
     if step is None:
         return None
@@ -152,13 +152,13 @@ def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
 
 
 class StepRunner:
-    """Runs as many steps as are wanted.
+    """Runs a number of steps.
 
     Args:
-        wanted: how many.
-        marks: take note of them.
-        done: called with the number of each.
-        when_stepped: that of the framework's adapter.
+        wanted: the number of steps.
+        marks: receives their marks.
+        done: called with the number of each step.
+        when_stepped: as of the framework's adapter.
     """
 
     def __init__(
@@ -175,15 +175,15 @@ class StepRunner:
         self._began = 0.0
         self.seconds: list[float] = []
         self.was_ended = False
-        """Whether a whole program was ended after the last step wanted."""
+        """Whether a whole program was ended after the last wanted step."""
 
     def run(
         self, program: Program, begin: Callable[[], Any], call: Callable[[Callable[[], Any]], Any]
     ) -> None:
         """Run a program's steps.
 
-        What ``begin`` returns runs one step, by ``call``; None if it was the whole program, whose
-        steps are those of its first optimizer, or itself if there are none.
+        ``begin`` returns the step, which ``call`` runs, or None after a whole program. The steps of
+        a whole program are those of its first optimizer, or one without optimizers.
         """
         step = checked_step(self._begun(begin), program.name)
         if step is None:
@@ -201,7 +201,7 @@ class StepRunner:
         self._marks.mark(END)
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
-        """Begin the program, and end it if it makes all steps wanted by itself."""
+        """Begin the program, and end it once it has made all wanted steps itself."""
         end = self._when_stepped(self._stepped)
         self._began = time.perf_counter()
         try:
@@ -217,7 +217,7 @@ class StepRunner:
 
     def _stepped(self) -> None:
         if self.was_ended:
-            # the program has caught the first one
+            # the program caught the first exception
             raise StepsDone
         if not self.seconds:
             self._marks.mark("step 1", row=0)
@@ -237,10 +237,10 @@ class StepRunner:
 
 
 def loss_of(value: Any) -> float | None:
-    """Return the loss that ``step()`` returned, or None where there is none to see.
+    """Return the loss in the result of ``step()``, or None.
 
-    It is a number, a tensor or array of one element, the ``loss`` of a mapping or an object, or
-    the first item of a tuple or a list. A tensor without data has none.
+    It is a number, a tensor or array of one element, the ``loss`` of a mapping or object, or the
+    first item of a tuple or list. Tensors without data have none.
     """
     try:
         return _loss_of(value)
