@@ -43,7 +43,7 @@ def load(environment: dict[str, str] | None = None, folder: Path | None = None) 
     """Return the settings of an environment and of the ``pyproject.toml`` in a folder.
 
     Raises:
-        UsageError: a setting has a value that cannot be taken; the text says which.
+        UsageError: a setting has an invalid value; the text names it.
     """
     env = os.environ if environment is None else environment
     table = _table((folder or Path()) / "pyproject.toml")
@@ -70,12 +70,12 @@ def load(environment: dict[str, str] | None = None, folder: Path | None = None) 
 
 
 def enabled() -> bool:
-    """Return whether decorators measure, asking only the environment and the project file."""
+    """Return whether decorators measure, by the environment and the project file."""
     return current().enabled
 
 
 def prints_tables() -> bool:
-    """Return whether this process prints tables unasked: of the ranks of a job the first does."""
+    """Return whether this process prints tables unasked; in a job only the first rank does."""
     rank = current_rank()
     return rank is None or rank.number == 0 or current().ranks == "all"
 
@@ -96,7 +96,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def is_on(value: Any) -> bool:
-    """Tell whether a value of a setting does not switch it off."""
+    """Return whether a setting's value does not switch it off."""
     return str(value).strip().lower() not in _OFF
 
 

@@ -1,4 +1,4 @@
-"""Every error a user can meet: one clear line that says what to do."""
+"""All errors raised for users: one clear line that says what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TensorlensError(Exception):
 
 
 class UsageError(TensorlensError, ValueError):
-    """An argument, option or setting that cannot be taken as it is."""
+    """An invalid argument, option or setting."""
 
     exit_code = 2
 
@@ -36,11 +36,11 @@ class FileFormatError(TensorlensError, ValueError):
 def error_chain(
     error: BaseException, *, contexts: Literal["none", "shown", "all"]
 ) -> Iterator[BaseException]:
-    """Give an error, what it was raised from, and the members of a group, each once.
+    """Yield an error, its causes, and the members of groups, each once.
 
     Args:
         error: the error that begins the chain.
-        contexts: whether errors that were being handled belong to it; ``"shown"`` leaves out those
+        contexts: whether to include errors that were being handled; ``"shown"`` omits those
             that a traceback does not show, as after ``raise ... from None``.
     """
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Folders that tensorlens may write to: its cache, and scratch folders for a moment."""
+"""Folders that tensorlens writes to: its cache, and temporary folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorlens.errors import TensorlensError
 
 
 def cache_folder() -> Path | None:
-    """Return the folder that keeps native parts, which need not exist yet; None where none can.
+    """Return the cache folder of native parts, which need not exist yet; None if there is none.
 
     The first of these that nobody else can write to: ``$XDG_CACHE_HOME/tensorlens/native``, the
     same below ``~/.cache``, and ``tensorlens-UID/native`` in the folder for temporary files.
@@ -22,7 +22,7 @@ def cache_folder() -> Path | None:
 
 
 def temporary_folder() -> Path | None:
-    """Return the folder for temporary files, ``$TMPDIR`` or the system's; None where none is."""
+    """Return the folder for temporary files, ``$TMPDIR`` or the system's; None if none."""
     try:
         return Path(tempfile.gettempdir())
     except OSError:
@@ -30,7 +30,7 @@ def temporary_folder() -> Path | None:
 
 
 def scratch_file() -> IO[bytes]:
-    """Return a file without a name that goes when it is closed.
+    """Return a temporary file without a name.
 
     Raises:
         TensorlensError: there is no folder for one.
@@ -42,10 +42,10 @@ def scratch_file() -> IO[bytes]:
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that goes at the end of a ``with`` statement.
+    """Return a folder that is removed at the end of a ``with`` statement.
 
     Raises:
-        TensorlensError: there is nowhere to make one.
+        TensorlensError: there is no place for one.
     """
     try:
         return tempfile.TemporaryDirectory(prefix="tensorlens-")
@@ -58,7 +58,7 @@ def _no_scratch(error: OSError) -> str:
 
 
 def is_private(path: Path) -> bool:
-    """Tell whether nobody but this user could have written ``path``."""
+    """Return whether only this user can write to ``path``."""
     stat = path.lstat()
     return stat.st_uid == os.geteuid() and stat.st_mode & 0o022 == 0
 
@@ -80,7 +80,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Tell whether a folder can be written to and is this user's alone, or can be made so."""
+    """Return whether a folder is writable and private, or can be made so."""
     try:
         if os.path.lexists(folder):
             is_own = is_private(Path(os.path.realpath(folder)))

@@ -1,8 +1,8 @@
-"""Failures inside tensorlens, where the program's own code is running: told once, in one line.
+"""Failures inside tensorlens while the program runs: printed once, in one line.
 
-What measures goes on without what failed; the program goes on in any case. What a signal handler
-of the program raises in the middle of our code, as a time limit by ``signal.alarm`` does, is the
-program's own and reaches it.
+The program goes on, and measuring too, without the part that failed. An exception that a signal
+handler of the program raises amid our code, such as a time limit by ``signal.alarm``, reaches the
+program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorlens.errors import DeviceError, ProfileError, TensorlensError, UsageE
 from tensorlens.streams import write
 
 REFUSALS = (UsageError, ProfileError, DeviceError)
-"""Errors about what the user gave us, which reach the user."""
+"""Errors in what the user passed, which reach the user."""
 
 _told: set[str] = set()
 
@@ -27,11 +27,11 @@ def guarded(consequence: str) -> Iterator[None]:
     """Let no failure inside tensorlens out of a ``with`` block.
 
     Args:
-        consequence: what is not measured then: ``"work() is not profiled"``.
+        consequence: effect of a failure, for the message: ``"work() is not profiled"``.
 
     Raises:
-        UsageError, ProfileError, DeviceError: what the user gave cannot be taken.
-        Exception: whatever a signal handler of the program raised meanwhile.
+        UsageError, ProfileError, DeviceError: an argument of the user is invalid.
+        Exception: an exception of the program's signal handler.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def guarded(consequence: str) -> Iterator[None]:
 
 
 def is_from_a_handler(error: BaseException) -> bool:
-    """Tell whether a signal handler of the program raised ``error``; no, without memory to look."""
+    """Return whether a signal handler of the program raised ``error``; False without memory."""
     try:
         handlers = _handlers()
     except MemoryError:
@@ -65,7 +65,7 @@ def _handlers() -> set[CodeType]:
 
 
 def warn(consequence: str, error: BaseException) -> None:
-    """Say on standard error what is not measured and why; the same thing once a process."""
+    """Print on standard error what is not measured and why, once for each text."""
     # not the warnings module: -W error would make an exception of it
     with suppress(Exception):
         line = f"tensorlens: {consequence}: {reason(error)}"
@@ -75,18 +75,18 @@ def warn(consequence: str, error: BaseException) -> None:
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """Return an error's text in one line, at most so many characters of it."""
+    """Return an error's text in one line, at most ``most`` characters of it."""
     return " ".join(str(error).split())[:most]
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, its type where it has none."""
+    """Return the first line of an error's text, or its type if there is none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def reason(error: BaseException) -> str:
-    """Return an error in one line: its text where it is ours, else its type as well."""
+    """Return an error in one line: its text, with its type unless it is ours."""
     try:
         text = one_line(error)
         text = "".join(each for each in text if each.isprintable())

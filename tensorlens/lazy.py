@@ -1,8 +1,7 @@
 """Names of a package that are imported when they are first used, as in SPEC 1 of Scientific Python.
 
-A room's ``__init__.py`` attaches what the room offers to whoever stands outside: the tests do not
-know its files, so that a file may move. Rooms of this package name each other's modules, so that
-tools see who needs what.
+A room's ``__init__.py`` attaches the names that tests import, so that tests do not depend on its
+files. Rooms import each other's modules by their full names, so that tools see the dependencies.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any
 
 
 def attach(package: str, names: Mapping[str, Sequence[str]]) -> None:
-    """Let a package have names of its modules, each imported when it is first asked for.
+    """Give a package names of its modules, imported on first use.
 
     Args:
-        package: the package's name, ``__name__`` of its ``__init__.py``.
-        names: module, relative to the package, to what is offered of it. With no names it is the
-            module itself, under the last part of its name.
+        package: ``__name__`` of the package's ``__init__.py``.
+        names: module, relative to the package, to the names taken from it. Without names the
+            module itself is attached, under the last part of its name.
     """
     homes = {
         name: (f"{package}.{module}", name if offered else None)

@@ -30,13 +30,13 @@ class Rank:
 
     @classmethod
     def parse(cls, text: str) -> Rank | None:
-        """Return the rank that a text names, as :meth:`__str__` writes it."""
+        """Return the rank in a text written by :meth:`__str__`."""
         found = re.search(r"rank (\d+) of (\d+)", text)
         return None if found is None else cls(int(found[1]), int(found[2]))
 
 
 def current_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
-    """Return the rank of this process, or that of an environment; None where it is alone."""
+    """Return the rank of this process, or of an environment; None for a single process."""
     for rank, size in _LAUNCHERS:
         try:
             found = Rank(int(environment[rank]), int(environment[size]))
@@ -47,16 +47,16 @@ def current_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
 
 
 def tag() -> str:
-    """Return what tells the files of this process from others': ``4711``, ``rank1.4711``."""
+    """Return the part of file names that identifies this process: ``4711``, ``rank1.4711``."""
     rank = current_rank()
     return str(os.getpid()) if rank is None else f"rank{rank.number}.{os.getpid()}"
 
 
 def label(process: str | None = None) -> str | None:
-    """Return what heads a report of this process; None of a job's only one.
+    """Return the heading of this process's reports; None for a single process.
 
     Args:
-        process: what is known besides: ``process 4711 (SpawnProcess-1)``.
+        process: further text: ``process 4711 (SpawnProcess-1)``.
     """
     rank = current_rank()
     parts = [each for each in (None if rank is None else str(rank), process) if each]

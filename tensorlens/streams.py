@@ -1,4 +1,4 @@
-"""Text on standard output and the like, which may be closed, full, gone, or a terminal.
+"""Text on standard streams, which may be closed, full, missing, or a terminal.
 
 On a terminal it has restrained colour: marks and headings stand out, rules stand back. See
 https://no-color.org for ``NO_COLOR``.
@@ -24,10 +24,10 @@ _PATTERNS = (
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Write ``text``, leaving nothing of it behind in a buffer when that fails.
+    """Write ``text``, and leave nothing of it in a buffer if that fails.
 
-    The interpreter would try again at exit, complain, and change the exit code to 120. What the
-    stream's encoding does not have is escaped.
+    Otherwise the interpreter would try again at exit, complain, and set the exit code to 120.
+    Characters missing in the stream's encoding are escaped.
 
     Raises:
         OSError: it could not be written.
@@ -54,12 +54,12 @@ def write(text: str, stream: TextIO | None) -> None:
 
 
 def for_stream(text: str, stream: TextIO | None) -> str:
-    """Return a report as it is to be written to a stream: coloured where that is a terminal."""
+    """Return a report for a stream: coloured for a terminal."""
     return coloured(text) if can_colour(stream) else text
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Tell whether a stream is a terminal; one that is closed, or of the program's own, is none."""
+    """Return whether a stream is an open terminal."""
     try:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError):
@@ -67,7 +67,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def can_colour(stream: TextIO | None) -> bool:
-    """Tell whether a stream is a terminal whose user wants colour."""
+    """Return whether a stream is a terminal whose user wants colour."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not is_plain and is_terminal(stream)
 

@@ -28,15 +28,15 @@ def format_bytes(count: int, *, signed: bool = False) -> str:
 
 
 def rounded_up(nbytes: int, unit: int) -> int:
-    """Return the least multiple of a unit that is no smaller."""
+    """Return the least multiple of ``unit`` that is at least ``nbytes``."""
     return -(-nbytes // unit) * unit
 
 
 def parse_bytes(text: str | int) -> int:
     """Return the bytes that ``"24 GiB"``, ``"512 B"`` or ``"1.5m"`` stand for.
 
-    Units are powers of 1024 whether or not the ``i`` is written. A text has one, as 24 of what is
-    meant cannot be told; only 0 needs none. An integer is bytes.
+    Units are powers of 1024 with or without the ``i``. A text must have one, unless it is 0. An
+    integer is a number of bytes.
 
     Raises:
         UsageError: the text is not a size, or has no unit.

@@ -1,4 +1,4 @@
-"""The memory of a loop over batches: by epoch, with the batch of the peak, and whether it grows.
+"""Report on a loop over batches: memory by epoch, the batch of the peak, and growth.
 
 As text, epochs and batches count from 1.
 """
@@ -45,7 +45,7 @@ class EpochLevel:
     """
 
     allocated: int
-    """When it ended."""
+    """Bytes allocated at the end."""
     peak: int
     """The most at any instant."""
     batches: tuple[int, int] | None
@@ -67,13 +67,13 @@ class Epoch:
     """One epoch of a ``fit``, or the one pass of an ``evaluate`` or a ``predict``."""
 
     number: int
-    """As Keras counts, from 0."""
+    """Number of the epoch, from 0 as in Keras."""
     batches: int = 0
     devices: Mapping[str, EpochLevel] = field(default_factory=dict)
     validation: Mapping[str, EpochLevel] = field(default_factory=dict)
-    """Of the ``evaluate`` that the epoch ended with; empty without one."""
+    """Levels of the ``evaluate`` at the end of the epoch; empty without one."""
     ended: bool = False
-    """False where an exception or an interrupt cut it short, or while it runs."""
+    """False while it runs, and if an exception or an interrupt ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class SteadyGrowth:
     nbytes: float
     """Bytes each."""
     count: int
-    """How many of them were looked at."""
+    """Number of batches, epochs or calls examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,14 @@ class LoopReport:
     """:data:`FIT`, :data:`EVALUATE` or :data:`PREDICT`."""
     epochs: tuple[Epoch, ...]
     growth: Mapping[str, tuple[SteadyGrowth, ...]]
-    """By device; nothing for one that does not grow."""
+    """By device; absent without growth."""
     devices: tuple[DeviceSource, ...]
     largest: tuple[tuple[str, str], ...] = ()
-    """Size and what it is, of the largest tensors at the end."""
+    """Size and description of the largest tensors at the end."""
     notes: tuple[str, ...] = ()
 
     def peak(self, device: str) -> tuple[int, Epoch] | None:
-        """Return the most that was allocated, and in which epoch; None where it is unknown."""
+        """Return the peak and its epoch; None if unknown."""
         peaks = [
             (level.peak, epoch)
             for epoch in self.epochs
@@ -113,7 +113,7 @@ class LoopReport:
         return max(peaks, key=lambda pair: pair[0], default=None)
 
     def peaks_text(self) -> str:
-        """Return the peak of each device in words; empty where none is known."""
+        """Return the known peaks of devices as text."""
         peaks = ((self.peak(device.name), device.name) for device in self.devices)
         return ", ".join(f"{format_bytes(peak[0])} on {name}" for peak, name in peaks if peak)
 

@@ -1,4 +1,4 @@
-"""The functions with which a model of Keras runs its batches: no hook is told of an exception."""
+"""Watch for exceptions in a Keras model's batch functions: Keras calls no hook for them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tensorlens.recording.oom.annotation import put
 
 _NAMES = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
 _ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")
-"""How an iterator of Python's, or of TensorFlow's, says that there are no more batches."""
+"""Exceptions of Python's and TensorFlow's iterators at the end of data."""
 
 
 class WatchedFunctions:
-    """Tells a callback of an exception that leaves a batch, while the variables of ``fit`` live.
+    """Reports an exception of a batch to a callback, while the variables of ``fit`` are alive.
 
-    They name what is resident, so that an exception that has left ``fit`` would come too late.
+    These name the resident tensors; once the exception has left ``fit`` it would be too late.
 
     Args:
-        failed: a method of the callback, which is not kept; it takes the exception.
+        failed: a method of the callback, held weakly; called with the exception.
     """
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
@@ -31,19 +31,19 @@ class WatchedFunctions:
         self._undo: dict[str, Callable[[], None]] = {}
 
     def watch(self, model: Any, kind: str) -> None:
-        """Stand around the function of a loop, if the model has it, and keep memory back."""
+        """Wrap the function of a loop, if the model has it, and reserve memory."""
         self.release(kind)
         name = _NAMES[kind]
         function = getattr(model, name, None)
         if callable(function):
             address_reserve.reserve()
             undo = put(model, name, _watched(function, self._failed))
-            # a loop that an interrupt ended is never said to have ended
+            # Keras does not report the end of an interrupted loop
             self._undo[kind] = ending = weakref.finalize(self, _put_back, undo)
             ending.atexit = False
 
     def release(self, *kinds: str) -> None:
-        """Put back the functions of these loops, or of all."""
+        """Restore the functions of these loops, or of all."""
         for kind in kinds or [*self._undo]:
             if kind in self._undo:
                 self._undo.pop(kind)()

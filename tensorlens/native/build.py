@@ -1,10 +1,10 @@
 """Loads a native part: the binary that came with the package, or one compiled on first use.
 
-A part is one C++ file. A wheel for Linux brings it built for the releases of the frameworks, as
-``prebuilt/NAME-RELEASE-KEY.so``. Where that is missing, the user's compiler makes it in a few
-seconds, and the cache keeps it as ``NAME-KEY-DIGEST.so``: the key stands for all that the binary
-depends on, and the digest for its bytes, so that a damaged file is known by its name and a
-finished one appears in a single rename, however many processes build at once.
+A part is one C++ file. A wheel for Linux has it built for each release of the frameworks, as
+``prebuilt/NAME-RELEASE-KEY.so``. Otherwise the user's compiler builds it in a few seconds, and the
+cache keeps it as ``NAME-KEY-DIGEST.so``: the key covers all that the binary depends on, and the
+digest its bytes, so that a damaged file does not match its name. A file appears by a single rename,
+so that several processes may build at once.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from tensorlens.folders import cache_folder, is_private, scratch_folder
 from tensorlens.guards import is_from_a_handler, reason
 
 TIMEOUT = 120.0
-"""Seconds after which a compiler is taken to hang; it needs 2 to 15."""
+"""Seconds after which a compiler is stopped; it needs 2 to 15."""
 
 SOURCES = Path(__file__).parent
-"""The folders of C++ sources: of the parts, and of shared headers."""
+"""Folder of the C++ sources and shared headers."""
 
 SHARED = SOURCES / "counting", SOURCES / "recording"
-"""Headers that native parts of several frameworks include."""
+"""Folders of headers that several native parts include."""
 
 PREBUILT = SOURCES / "prebuilt"
-"""The binaries of a wheel for this machine; there is no such folder in a pure one."""
+"""Folder of a wheel's binaries for this machine; absent in a pure wheel."""
 
 _COMPILERS = ("c++", "g++", "clang++")
 _shipped: set[str] = set()
-"""Names of the parts that were loaded as the package brought them."""
+"""Names of the parts loaded from the package."""
 _REMEDY = "install g++ or set CXX to a working C++ compiler"
 
 
 class NativeUnavailable(TensorlensError):
-    """A native part cannot be had; the text says why and what to do, in one line."""
+    """A native part is unavailable; the text says why and what to do, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +58,25 @@ class NativePart:
     """Name in messages: ``the native CPU counter``."""
     source: Path
     options: tuple[str, ...] = ()
-    """Compiler options that hold wherever the part is built."""
+    """Compiler options on all machines."""
     libraries: tuple[str, ...] = ()
-    """Linker options for the libraries that it uses, ``-lc10``; they are loaded before it is."""
+    """Linker options for its libraries, as ``-lc10``; these must be loaded before it."""
     arguments: Callable[[], Sequence[str]] = list
-    """Gives compiler arguments for the installed framework: its headers and libraries.
+    """Returns compiler arguments for the installed framework: headers and libraries.
 
     It may raise :class:`NativeUnavailable`.
     """
     release: Callable[[], str | None] = str
-    """Gives the release that a shipped binary must be made for, ``torch2.13-abi1``.
+    """Returns the release that a shipped binary must match, as ``torch2.13-abi1``.
 
-    None where no shipped binary is for this framework, and the part has to be compiled.
+    None if no shipped binary can match, so that the part must be compiled.
     """
     depends_on: Callable[[], tuple[Any, ...]] = tuple
-    """Gives what the binary depends on besides the source, Python and the machine."""
+    """Returns what the binary depends on besides the source, Python and the machine."""
 
 
 Signatures = Mapping[str, tuple[Any, tuple[Any, ...]]]
-"""Function to the type of its result, and those of its arguments."""
+"""Function to the types of its result and arguments."""
 
 
 def declare(library: ctypes.CDLL, signatures: Signatures) -> None:
@@ -89,7 +89,7 @@ def declare(library: ctypes.CDLL, signatures: Signatures) -> None:
 def load(part: NativePart) -> ctypes.PyDLL:
     """Return the part's library, from the cache or freshly built.
 
-    It is a ``PyDLL``: its functions keep the GIL, which makes calls cheaper than giving it away.
+    A ``PyDLL`` keeps the GIL during calls, which is faster than releasing it.
 
     Raises:
         NativeUnavailable: no compiler, no headers, or the build failed.
@@ -99,7 +99,7 @@ def load(part: NativePart) -> ctypes.PyDLL:
     except NativeUnavailable:
         raise
     except Exception as error:
-        # this runs within the program's own calls: they go on with coarser figures
+        # the program's call must go on, with coarser figures
         if is_from_a_handler(error):
             raise
         if isinstance(error, OSError):
@@ -122,12 +122,12 @@ def _load(part: NativePart) -> ctypes.PyDLL:
     with scratch_folder() as scratch:
         built = Path(scratch) / f"{part.name}.so"
         _compile(part, built)
-        # a loaded library outlives its file, so the scratch copy serves when no cache can
+        # a loaded library outlives its file: without a cache the scratch copy is loaded
         return _load_any(part, _store(built, folder, part, key), built)
 
 
 def origin(part: NativePart) -> str:
-    """Return where a part that was loaded comes from, as `doctor` says it."""
+    """Return the origin of a loaded part, as ``doctor`` prints it."""
     if part.name in _shipped:
         return "came built with the package"
     folder = cache_folder()
@@ -139,7 +139,7 @@ def origin(part: NativePart) -> str:
 def shipped_name(part: NativePart, release: str, machine: str) -> str:
     """Return the file name of a part's binary in a wheel for ``machine`` (``x86_64``).
 
-    A change of a source changes the name, so that no binary is taken for another.
+    A change of a source changes the name.
     """
     digest = hashlib.sha256()
     for each in (*map(str.encode, (*part.options, release, machine)), *_contents(part)):
@@ -155,7 +155,7 @@ def _shipped_library(part: NativePart) -> ctypes.PyDLL | None:
     try:
         library = ctypes.PyDLL(str(path))
     except OSError:
-        # none for this release, or an older C library than it was linked for
+        # none for this release, or the C library is too old
         return None
     _shipped.add(part.name)
     return library
@@ -213,7 +213,7 @@ def _name(part: NativePart, key: str, binary: Path) -> str:
 
 
 def _store(built: Path, folder: Path | None, part: NativePart, key: str) -> Path | None:
-    """Put the library into the cache in one step; None where that cannot be done safely."""
+    """Move the library into the cache atomically; None if that is not safely possible."""
     if folder is None:
         return None
     temporary = folder / f".{os.getpid()}-{os.urandom(6).hex()}.tmp"
@@ -221,7 +221,7 @@ def _store(built: Path, folder: Path | None, part: NativePart, key: str) -> Path
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        # once more: someone else may have made it just now
+        # checked again: another user may have made it just now
         if cache_folder() != folder:
             return None
         try:
@@ -236,7 +236,7 @@ def _store(built: Path, folder: Path | None, part: NativePart, key: str) -> Path
 
 def _load_any(part: NativePart, stored: Path | None, built: Path) -> ctypes.PyDLL:
     problem = ""
-    # either folder may be mounted without the right to execute
+    # either folder may be mounted with noexec
     for path in (stored, built):
         if path is not None:
             try:
@@ -267,7 +267,7 @@ def _compiler(part: NativePart) -> list[str]:
 def command(
     part: NativePart, output: Path, compiler: Sequence[str], arguments: Sequence[str]
 ) -> list[str]:
-    """Return the command that compiles a part; ``arguments`` are those of the framework."""
+    """Return the compiler command for a part; ``arguments`` come from the framework."""
     mac = sys.platform == "darwin"
     return [
         *compiler,

@@ -23,9 +23,9 @@ class ProfiledSource:
     """Compiles and runs a cell, or a statement, in a namespace of the shell.
 
     Args:
-        shell: of IPython.
-        profiler: is given the functions that are named; without any, the lines of the cell.
-        namespace: where the code runs.
+        shell: IPython's shell.
+        profiler: profiles the named functions; without any, the lines of the cell.
+        namespace: namespace in which the code runs.
     """
 
     def __init__(self, shell: Any, profiler: LineProfiler, namespace: Any) -> None:
@@ -37,7 +37,7 @@ class ProfiledSource:
         """Return the code to run, its own lines profiled where no function is named.
 
         Raises:
-            UsageError: of IPython: it is not Python, or there is no such function.
+            UsageError: (IPython's) a syntax error, or an unknown function.
         """
         __tracebackhide__ = True
         transformed = self._shell.transform_cell(source)
@@ -47,7 +47,7 @@ class ProfiledSource:
         with _syntax_in_one_line():
             tree = self._shell.compile.ast_parse(transformed, filename)
         if not functions:
-            # a framework is counted from its import on, and taken up only between profiled lines
+            # a framework is counted only if it is imported before the profiled lines begin
             imports = [*takewhile(lambda each: isinstance(each, _IMPORTS), tree.body)]
             tree.body = tree.body[len(imports) :]
             self._exec(self._shell.compile(ast.Module(imports, []), filename, "exec"))
@@ -62,7 +62,7 @@ class ProfiledSource:
         return code
 
     def run(self, code: types.CodeType) -> None:
-        """Run what was compiled."""
+        """Run the compiled code."""
         __tracebackhide__ = True
         if _SHOW in code.co_names:
             self._namespace[_SHOW] = self._shell.displayhook
@@ -76,7 +76,7 @@ class ProfiledSource:
         exec(code, self._shell.user_global_ns, self._namespace)
 
     def _add_functions(self, texts: Sequence[str], code: types.CodeType) -> None:
-        """Add what the code itself defines by that name, else what the namespace has."""
+        """Add functions defined by the code itself, else those of the namespace."""
         defined = {each.co_qualname: each for each in _functions_in(code)}
         for text in texts:
             if text in defined:
@@ -93,7 +93,7 @@ class ProfiledSource:
 
 
 def _show_the_last(tree: ast.Module) -> None:
-    """Have the value of a cell's last expression shown, as that of any cell is."""
+    """Have the value of a cell's last expression shown, as in any cell."""
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
         last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
@@ -108,7 +108,7 @@ def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) ->
 
 
 def _stand_in(code: types.CodeType) -> types.FunctionType:
-    """Return a function with this code, for the profiler to know it by."""
+    """Return a function with this code, to be added to the profiler."""
     closure = tuple(types.CellType() for _ in code.co_freevars)
     return types.FunctionType(code, {"__name__": "__main__"}, None, None, closure)
 

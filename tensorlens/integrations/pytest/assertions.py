@@ -1,4 +1,4 @@
-"""Measures a test's memory, and writes what it took and left behind in words."""
+"""Measurement of a test's memory, and the text of its failures."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render.source import place, printable
 from tensorlens.units import format_bytes
 
-_MOST_TENSORS = 3
+_MAX_TENSORS = 3
 
 
 class Peaks:
-    """The highest instant of each device since it was made, beyond what was there then.
+    """The peak of each device since its creation, above the level at that time.
 
     Args:
-        device: of which one; None is of all that are in use.
-        names: record what is allocated as well, to name it.
-        region: what reads the counters, for tests.
+        device: the device; None for all in use.
+        names: record allocations too, to name them.
+        region: reader of the counters, for tests.
 
     Raises:
-        UsageError: there is nothing to count with.
+        UsageError: no framework is imported.
         DeviceError: there is no such device here.
     """
 
@@ -39,7 +39,7 @@ class Peaks:
             raise UsageError("no framework was imported")
         self._device = None if device is None else device_name(device)
         self.unknown: dict[str, str] = {}
-        """Device that is left out to the reason."""
+        """Device without a known peak to the reason."""
         self.found: dict[str, int] = {}
         """Device to bytes, as of the last :meth:`read`."""
         self._recording: LiveRecording | None = record() if names else None
@@ -53,12 +53,12 @@ class Peaks:
         self._before = {each.device: each.allocated for each in self._region.begin()}
 
     def read(self) -> dict[str, int]:
-        """Return the highest instant of each device so far, in bytes."""
+        """Return the peak of each device so far, in bytes."""
         for level, counter in zip(self._region.read(), self._region.counters, strict=False):
             name = level.device
             if self._device not in (None, name):
                 continue
-            # of a device that was not in use before, all is new
+            # on a device not used before all memory is new
             before = self._before.get(name, 0)
             if level.peak < 0:
                 reason = counter.missing.get("peak", "")
@@ -68,7 +68,7 @@ class Peaks:
         return self.found
 
     def restart(self) -> None:
-        """Begin anew: what was allocated up to now does not count."""
+        """Start again from the present level."""
         self._before = {each.device: each.allocated for each in self._region.read()}
         self.found = {}
 
@@ -82,7 +82,7 @@ class Peaks:
                 self._recording.stop()
 
     def over(self, limit: int) -> str:
-        """Return what took more than ``limit`` bytes, in words; nothing where nothing did."""
+        """Return the message on peaks above ``limit`` bytes; "" if there are none."""
         lines = []
         for name, nbytes in self.found.items():
             if nbytes > limit:
@@ -96,16 +96,16 @@ class Peaks:
             return []
         with suppress(Exception):
             resident = self._recording.peak(device).tensors
-            # what has no age was there before the test
+            # tensors without an age are from before the test
             new = [each for each in resident if each.age_ns is not None]
-            return [*map(_resident_text, new[:_MOST_TENSORS])]
+            return [*map(_resident_text, new[:_MAX_TENSORS])]
         return []
 
 
 class TensorMemory:
-    """What a test has allocated beyond what was there when it began, or at the last restart.
+    """Memory of a test above the level at its beginning or the last restart.
 
-    It begins with the first framework: at once where one is imported, else at the first question.
+    It begins at once if a framework is imported, else at the first question.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class TensorMemory:
             self._begin()
 
     def peak(self, device: str = "cpu") -> int:
-        """Return the most bytes at once so far.
+        """Return the peak so far, in bytes.
 
         Raises:
             UsageError: no framework was imported, or no peak of the device is known.

@@ -19,7 +19,7 @@ class Baseline:
 
     Args:
         path: the file.
-        tolerance: the part by which a peak may exceed the file's: 0.05 is 5 %.
+        tolerance: fraction by which a peak may exceed the file's: 0.05 is 5 %.
         update: judge nothing, and write the file anew.
 
     Raises:
@@ -33,7 +33,7 @@ class Baseline:
         self._peaks = _read(path, may_be_missing=update)
 
     def excess(self, test: str, peaks: Mapping[str, int]) -> str:
-        """Return in words by how much a test is above the baseline; "" where it is not."""
+        """Return the message for a test above the baseline; "" if it is not."""
         if self.update:
             return ""
         lines = []
@@ -49,7 +49,7 @@ class Baseline:
         return "\n".join(lines)
 
     def missing_text(self, peaks: Mapping[str, Mapping[str, int]]) -> str:
-        """Return in words how many of the tests that ran are not in the file; "" for none."""
+        """Return the message on tests that are not in the file; "" for none."""
         new = [test for test in peaks if test not in self._peaks]
         if self.update or not new:
             return ""

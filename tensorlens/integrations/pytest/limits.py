@@ -1,4 +1,4 @@
-"""Limits on the tensors of a test: what its markers say, and what watches the test for them.
+"""Limits on the tensors of a test: its markers, and the watchers of the test.
 
 It imports no framework, and the rest of tensorlens only where a test is watched.
 """
@@ -27,17 +27,17 @@ class Limits:
     """Limits of a test, and their watchers."""
 
     leaks: int | None = None
-    """Bytes of tensors made in the test that may be there after it."""
+    """Bytes of tensors made in the test that may outlive it."""
     memory: int | None = None
-    """Bytes that may be allocated at once, beyond what was there before."""
+    """Bytes that may be allocated at once, above the level before."""
     device: str | None = None
     scope: AllocationScope | None = None
     peaks: Peaks | None = None
     refused: list[str] = field(default_factory=list)
-    """Why something could not be watched."""
+    """Reasons why something could not be watched."""
 
     def watch(self) -> Callable[[], None]:
-        """Watch from now on, if a framework is there; return what ends that."""
+        """Start watching if a framework is imported; return a function that stops."""
         from tensorlens.frameworks.registry import adapters, imported_since
         from tensorlens.integrations.pytest.assertions import Peaks
         from tensorlens.leaks.scope import AllocationScope
@@ -62,7 +62,7 @@ class Limits:
         return lambda: self.safely(stop)
 
     def safely(self, act: Callable[[], None]) -> None:
-        """Let no failure of ours out: the test's own exception is not to give way to it."""
+        """Keep a failure of ours, so that it does not replace the test's own exception."""
         from tensorlens.guards import is_from_a_handler
 
         try:
@@ -74,10 +74,10 @@ class Limits:
 
 
 def limits_of(item: pytest.Item, leaks: pytest.Mark | None, memory: pytest.Mark | None) -> Limits:
-    """Return what the markers of a test say.
+    """Return the limits in a test's markers.
 
     Raises:
-        pytest.UsageError: one has arguments that it cannot take.
+        pytest.UsageError: a marker has invalid arguments.
     """
     limits = Limits()
     if leaks is not None:
@@ -120,7 +120,7 @@ def _refused(item: pytest.Item, mark: pytest.Mark, text: str) -> pytest.UsageErr
 
 
 def excess_text(remains: Sequence[LineResidue], limit: int) -> str:
-    """Return what is left of a test beyond its limit, in words."""
+    """Return the message on tensors that outlive a test above its limit."""
     from tensorlens.integrations.pytest.assertions import remains_text
 
     total = format_bytes(sum(each.nbytes for each in remains))
