@@ -42,7 +42,7 @@ _PUBLIC = {
     "tensors.reporter": ("MemReporter",),
     "tensors.snapshot": ("Snapshot",),
 }
-"""Module to what is public of it."""
+"""Module to its public names."""
 
 __all__ = sorted(name for names in _PUBLIC.values() for name in names)
 

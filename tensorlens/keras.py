@@ -1,4 +1,4 @@
-"""``tensorlens.keras``: what goes into Keras; Keras itself is imported when it is asked for."""
+"""``tensorlens.keras``: callbacks for Keras, which is imported on first use."""
 
 from __future__ import annotations
 

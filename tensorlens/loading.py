@@ -1,4 +1,4 @@
-"""Any record from its JSON text or file."""
+"""Reads records from their files or JSON text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Record: TypeAlias = (
     | suggestions.Suggestions
     | jobs.JobReport
 )
-"""Everything that can be shown, saved, and read again."""
+"""All records that can be saved and read again."""
 
 _KINDS: dict[object, type[Record]] = {kind.SCHEMA: kind for kind in get_args(Record)}
 
@@ -52,22 +52,22 @@ _READ = (
     " torch.profiler"
 )
 _PICKLES = (b"\x80", b"PK\x03\x04")
-"""How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
-_MOST_UNPACKED = 2**26
-_MOST_RATIO = 250
-"""Past ``_MOST_UNPACKED`` bytes, how often a gzip file may be in what it unpacks to."""
+"""First bytes of a pickle, and of the archive that ``torch.save`` writes."""
+_MAX_UNPACKED = 2**26
+_MAX_RATIO = 250
+"""Largest ratio by which a gzip file may unpack beyond ``_MAX_UNPACKED`` bytes."""
 
 
 def load(path: str | os.PathLike[str]) -> Record:
     """Return the record in a file.
 
-    It reads the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
-    snapshots that torch pickles and the traces that ``torch.profiler`` exports with
-    ``profile_memory=True``, as ``.json`` or ``.json.gz``. No code in a pickle is run.
+    Formats are ``.json`` and ``.tlens`` of tensorlens; and as recordings torch's pickled memory
+    snapshots, and traces of ``torch.profiler`` with ``profile_memory=True`` (``.json`` or
+    ``.json.gz``). No code in a pickle runs.
 
     Raises:
-        TensorlensError: there is no such file, or it cannot be read.
-        FileFormatError: it is nothing that this tensorlens can read.
+        TensorlensError: the file does not exist or cannot be read.
+        FileFormatError: its format is unknown to this tensorlens.
     """
     file, name = Path(path), os.fspath(path)
     try:
@@ -105,8 +105,8 @@ def load(path: str | os.PathLike[str]) -> Record:
 
 
 def _unpacked(file: BinaryIO) -> bytes:
-    """Return what a gzip file holds, as far as that is believable."""
-    most = max(_MOST_UNPACKED, _MOST_RATIO * os.fstat(file.fileno()).st_size)
+    """Unpack a gzip file, within the bounds above."""
+    most = max(_MAX_UNPACKED, _MAX_RATIO * os.fstat(file.fileno()).st_size)
     try:
         with gzip.GzipFile(fileobj=file) as stream:
             content = stream.read(most + 1)
@@ -121,7 +121,7 @@ def parse(content: str) -> Record:
     """Return the record whose ``to_json`` wrote ``content``, or torch's snapshot or trace in JSON.
 
     Raises:
-        FileFormatError: it is not JSON, no record of tensorlens, newer than it, or damaged.
+        FileFormatError: it is no JSON, no record of tensorlens, of a newer version, or damaged.
     """
     try:
         data = json.loads(content)
@@ -139,7 +139,7 @@ def parse(content: str) -> Record:
 
 
 def _what_it_is(data: Any) -> str:
-    """Return one line about JSON that is no record."""
+    """Return a line on JSON that is no record."""
     if isinstance(data, dict) and "traceEvents" in data:
         return (
             "a trace without allocations: record it with profile_memory=True, or open it at"

@@ -10,4 +10,4 @@ ROLES: tuple[Role, ...] = get_args(Role)
 """Roles of tensors, in the order in which one storage with several is counted."""
 
 BLOCK_ROLES = (*ROLES, "temporary")
-"""The roles of a recording's blocks: what an operator took for itself is temporary."""
+"""Roles of a recording's blocks; scratch memory of operators is ``temporary``."""

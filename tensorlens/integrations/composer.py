@@ -18,24 +18,22 @@ from tensorlens.integrations.step_monitor import StepMonitor
 
 
 class MemoryCallback(Callback):  # type: ignore[misc]
-    """Gives the trainer's loggers the memory of each batch, in bytes.
+    """Logs the memory of each batch, in bytes, of the training accelerator or the host.
 
-    * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the batch, all
-      its micro-batches together; followed by ``/forward``, ``/backward`` and ``/optimizer``, that
-      of each phase;
-    * ``memory/peak_reserved_mem``: the most that was reserved when a phase ended;
-    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when the batch ended;
+    * ``memory/peak_allocated_mem``: peak of the batch over all its micro-batches; with
+      ``/forward``, ``/backward`` and ``/optimizer`` that of a phase;
+    * ``memory/peak_reserved_mem``: most reserved at the end of a phase;
+    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: at the end of the batch;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` batches.
 
-    They are of the accelerator that trains, or of the host. Composer's own ``MemoryMonitor`` logs
-    gigabytes under some of these names: have one of the two.
+    Composer's own ``MemoryMonitor`` logs gigabytes under some of these names: use one of the two.
 
     Args:
-        options: as :class:`~tensorlens.integrations.step_monitor.StepMonitor` takes them; files
-            go to the folder of the run's name, as those of Composer's own callbacks.
+        options: those of :class:`~tensorlens.integrations.step_monitor.StepMonitor`; files go to
+            the folder of the run's name, like those of Composer's callbacks.
 
     Raises:
-        UsageError: an option has no such value.
+        UsageError: an option has an invalid value.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -43,23 +41,23 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         self.monitor = StepMonitor(**options)
 
     def fit_start(self, state: Any, logger: Any) -> None:
-        """The training begins."""
+        """Start measuring."""
         self.monitor.begin((state.model, *state.optimizers), state.run_name)
 
     def batch_start(self, state: Any, logger: Any) -> None:
-        """A batch begins."""
+        """Begin a step."""
         self.monitor.step_begins()
 
     def after_loss(self, state: Any, logger: Any) -> None:
-        """The loss of a micro-batch is there."""
+        """End the forward phase of a micro-batch."""
         self.monitor.phase_ends("forward")
 
     def after_backward(self, state: Any, logger: Any) -> None:
-        """The gradients of a micro-batch are there."""
+        """End the backward phase of a micro-batch."""
         self.monitor.phase_ends("backward")
 
     def batch_end(self, state: Any, logger: Any) -> None:
-        """A batch ends."""
+        """End the step and log its figures."""
         self.monitor.phase_ends("optimizer")
         self.monitor.step_ends()
         figures = self.monitor.metrics()
@@ -68,7 +66,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
                 logger.log_metrics(figures)
 
     def fit_end(self, state: Any, logger: Any) -> None:
-        """The training has ended."""
+        """Stop measuring."""
         self.monitor.end()
 
 

@@ -39,23 +39,20 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class EpochLevel:
-    """Bytes that one device held in one epoch, or in a run of ``evaluate`` or ``predict``.
-
-    -1 is unknown.
-    """
+    """Bytes of one device in an epoch, or in an ``evaluate`` or ``predict``; -1 if unknown."""
 
     allocated: int
     """Bytes allocated at the end."""
     peak: int
-    """The most at any instant."""
+    """Peak in bytes."""
     batches: tuple[int, int] | None
-    """Numbers of the first and the last batch that ran at that instant, from 0, as Keras counts
-    them: several batches where ``steps_per_execution`` is more than 1. None is between batches."""
+    """First and last batch that ran at the peak, numbered from 0 as in Keras: several if
+    ``steps_per_execution`` is above 1. None if it was between batches."""
 
     def logs(self, device: str, prefix: str = "") -> dict[str, float]:
-        """Return what is known by its names in logs, ``memory/cpu`` and ``memory/cpu_peak``.
+        """Return the known figures by their names in logs: ``memory/cpu``, ``memory/cpu_peak``.
 
-        As floats: TensorFlow would take a large int for one of 32 bits.
+        They are floats, as TensorFlow would convert a large int to 32 bits.
         """
         key = f"{prefix}memory/{device.replace(':', '_')}"
         named = {key: self.allocated, f"{key}_peak": self.peak}
@@ -64,7 +61,7 @@ class EpochLevel:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One epoch of a ``fit``, or the one pass of an ``evaluate`` or a ``predict``."""
+    """One epoch of a ``fit``, or the pass of an ``evaluate`` or ``predict``."""
 
     number: int
     """Number of the epoch, from 0 as in Keras."""
@@ -78,12 +75,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SteadyGrowth:
-    """Memory that batches, epochs or calls leave behind one after the other."""
+    """Memory that each batch, epoch or call leaves behind."""
 
     per: str
     """``batch``, ``epoch`` or ``call``."""
     nbytes: float
-    """Bytes each."""
+    """Bytes left by each."""
     count: int
     """Number of batches, epochs or calls examined."""
 

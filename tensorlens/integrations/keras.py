@@ -44,28 +44,28 @@ def _loop_hooks(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Measures the memory of each device by batch and epoch, on any backend of Keras 3.
 
-    The logs of an epoch get, for each device, in bytes:
+    It adds to the logs of an epoch, for each device, in bytes:
 
-    * ``memory/cpu``: what is allocated when the epoch ends;
-    * ``memory/cpu_peak``: the most at any instant of its batches and between them;
-    * ``val_memory/cpu_peak``: the most during its validation.
+    * ``memory/cpu``: allocated at the end of the epoch;
+    * ``memory/cpu_peak``: peak of its batches and between them;
+    * ``val_memory/cpu_peak``: peak of its validation.
 
-    So does ``History``. TensorBoard, CSVLogger and the like see them where they come after this
-    callback in the list. Of ``cuda:0`` the names have ``cuda_0``, as TensorBoard takes no colon.
+    ``History`` has them too; TensorBoard, CSVLogger and others if they come later in the list of
+    callbacks. ``cuda:0`` is written ``cuda_0``, as TensorBoard takes no colon.
 
     Args:
         show: print the report when ``fit``, ``evaluate`` or ``predict`` ends; :attr:`report` has
-            it in any case, also of one that was interrupted.
-        batches: read the counters at every batch. Without it Keras may run ahead of callbacks, as
-            it does where no callback asks for batches, and only epochs are known.
-        log_batches: give the logs of each batch ``memory/cpu`` and ``memory/cpu_peak`` as well;
-            the progress bar shows the mean of them.
+            it in any case, even after an interrupt.
+        batches: read the counters at every batch. Without it only epochs are known, and Keras may
+            run ahead of callbacks, as it does if no callback asks for batches.
+        log_batches: add ``memory/cpu`` and ``memory/cpu_peak`` to the logs of each batch too; the
+            progress bar shows their mean.
         devices: log only these, ``"cpu"`` or ``"cuda:0"``; all by default.
-        top: how many of the largest tensors the report lists when a loop ends.
-        explain_oom: add to an exception for want of memory what was resident, and which batch ran.
+        top: number of largest tensors in the report when a loop ends.
+        explain_oom: add resident memory and the running batch to out-of-memory exceptions.
         file: where to print; standard output by default.
 
-    A figure of a batch covers all that ran as one where ``steps_per_execution`` is more than 1.
+    With ``steps_per_execution`` above 1 a figure covers all batches that ran as one.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._devices = {devices} if isinstance(devices, str) else devices and {*devices}
         self._follower: Follower | None = None
         self._is_in_fit = False
-        """Whether the loop that began last is Keras's own ``fit``, or inside one."""
+        """Whether the latest loop is Keras's own ``fit``, or inside one."""
         self._last: LoopReport | None = None
         self.is_on = True
         self._functions = WatchedFunctions(self._failed)
@@ -100,7 +100,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def report(self) -> LoopReport | None:
-        """Memory of the loop that runs, or of the last one; None before the first."""
+        """Report on the running loop, or the last one; None before the first."""
         running = None if self._follower is None else self._follower.report()
         return running or self._last
 
@@ -110,13 +110,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @quiet
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         if self._follower is not None:
             self._follower.epoch_begins(epoch)
 
     @quiet
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """An epoch ends: its logs get the figures."""
+        """End an epoch and add its figures to the logs."""
         figures = None if self._follower is None else self._follower.epoch_ends()
         if figures is None or logs is None:
             return
@@ -126,18 +126,18 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @quiet
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A batch begins, or the first of several."""
+        """Begin a batch, or the first of several that run as one."""
         if self._follower is not None:
             self._follower.batch_begins(batch)
 
     @quiet
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch ends, or the last of several."""
+        """End a batch, or the last of several that run as one."""
         self._batch_ends(batch, logs)
 
     @quiet
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch of ``evaluate`` or ``predict`` ends."""
+        """End a batch of ``evaluate`` or ``predict``."""
         self._batch_ends(batch, None)
 
     on_test_batch_begin = on_predict_batch_begin = on_train_batch_begin
@@ -183,7 +183,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @quiet
     def _failed(self, error: BaseException) -> None:
-        """An exception leaves a batch: it ends the loop, and no hook will be told."""
+        """Handle an exception that leaves a batch: Keras calls no hook for it."""
         try:
             if self._follower is not None:
                 self._last = self._follower.report() or self._last
@@ -198,7 +198,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _fit_runs() -> bool:
-    """Tell whether this thread is inside of Keras's own ``fit``."""
+    """Return whether this thread is inside Keras's own ``fit``."""
     frame = inspect.currentframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))

@@ -17,27 +17,26 @@ from tensorlens.integrations.step_monitor import StepMonitor
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch.callbacks import Callback
 else:
-    # the program uses the package of the older name, whose trainer takes its own callbacks alone
+    # the older package's trainer takes only its own callbacks
     from pytorch_lightning.callbacks import Callback
 
 
 class MemoryCallback(Callback):  # type: ignore[misc]
-    """Gives the trainer's loggers the memory of each batch, in bytes.
+    """Logs the memory of batches, in bytes, of the training accelerator or the host.
 
-    * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the batch;
-      followed by ``/forward``, ``/backward`` and ``/optimizer``, that of each phase;
-    * ``memory/peak_reserved_mem``: the most that was reserved when a phase ended;
-    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when it ended;
+    * ``memory/peak_allocated_mem``: peak of the batch; with ``/forward``, ``/backward`` and
+      ``/optimizer`` that of a phase;
+    * ``memory/peak_reserved_mem``: most reserved at the end of a phase;
+    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: at the end of the batch;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` batches.
 
-    They are of the accelerator that trains, or of the host; those logged are of the largest batch
-    since the last log.
+    Each log has the figures of the largest batch since the last one.
 
     Args:
-        options: as :class:`~tensorlens.integrations.step_monitor.StepMonitor` takes them.
+        options: those of :class:`~tensorlens.integrations.step_monitor.StepMonitor`.
 
     Raises:
-        UsageError: an option has no such value.
+        UsageError: an option has an invalid value.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -46,28 +45,28 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         self._optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The training begins."""
+        """Start measuring."""
         self.monitor.begin((pl_module, *trainer.optimizers), trainer.default_root_dir)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch begins."""
+        """Begin a step."""
         self._optimizer_steps = trainer.global_step
         self.monitor.step_begins()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """The loss is there."""
+        """End the forward phase."""
         self.monitor.phase_ends("forward")
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        """The gradients are there."""
+        """End the backward phase."""
         self.monitor.phase_ends("backward")
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch ends."""
+        """End the step and log its figures."""
         self.monitor.phase_ends("optimizer")
         self.monitor.step_ends()
         with guarded("loggers get no figures of memory"):
@@ -81,9 +80,9 @@ class MemoryCallback(Callback):  # type: ignore[misc]
                     logger.log_metrics(figures, step=step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """An exception ends the training, or a validation, test or prediction."""
+        """Explain an exception of training, validation, test or prediction."""
         self.monitor.failed(exception, trainer.default_root_dir)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The training has ended."""
+        """Stop measuring."""
         self.monitor.end()

@@ -1,6 +1,6 @@
-"""A server of the Model Context Protocol: a coding assistant reads saved reports by itself.
+"""A server of the Model Context Protocol, by which coding assistants read saved reports.
 
-``tensorlens mcp`` runs it over standard input and output alone. It reads files, asks jobs that were
+``tensorlens mcp`` runs it over standard input and output. It reads files, asks jobs that were
 started to be watched, and runs no program.
 """
 
@@ -26,7 +26,7 @@ from tensorlens.render.view import View
 from tensorlens.tensors.snapshot import Snapshot
 
 MOST_CHARACTERS = 12_000
-"""Of one answer: an assistant pays for what it reads."""
+"""Largest answer: an assistant pays for what it reads."""
 _WIDTH = 140
 _LONGEST_LOOK = 10.0
 _INSTRUCTIONS = """\
@@ -49,7 +49,7 @@ def server() -> MCPServer:
 
 
 def _answering(tool: Callable[..., str]) -> Callable[..., str]:
-    """Let an error of ours be the answer, in its one line."""
+    """Return errors of tensorlens as the answer, in one line."""
 
     @functools.wraps(tool)
     def run(*arguments: Any, **options: Any) -> str:
@@ -125,7 +125,7 @@ def job(pid: int = 0, seconds: float = 1.0) -> str:
 
 
 def _text(record: Shown, view: View) -> str:
-    """Return a report within the bound."""
+    """Return the text of a report within the bound."""
     return _bounded(TextRenderer(_WIDTH, "utf-8", view, tells_run=True).render(record))
 
 

@@ -5,7 +5,7 @@
     from tensorlens.integrations.opentelemetry import instrument
     instrument()
 
-Needs ``pip install 'tensorlens[opentelemetry]'``; where the metrics go is the program's own set-up.
+Needs ``pip install 'tensorlens[opentelemetry]'``; the program sets up where metrics go.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tensorlens.lines.region import METRIC_DESCRIPTIONS, DeviceLevel, LevelReade
 
 
 def instrument(provider: Any = None) -> Callable[[], None]:
-    """Register gauges of each device in use; return a function after which they give no values.
+    """Register gauges for each device in use; return a function that ends them.
 
     * ``tensorlens.memory.allocated``, ``.peak``, ``.reserved``, in bytes, with the attributes
       ``device`` (``cpu``, ``cuda:0``) and, in a distributed job, ``rank``;
-    * ``hw.gpu.memory.usage``, what this process's allocator holds of an accelerator, with ``hw.id``
-      and ``hw.type``, as the semantic conventions for hardware metrics name it.
+    * ``hw.gpu.memory.usage``, the memory reserved by this process on an accelerator, with ``hw.id``
+      and ``hw.type``, named by the semantic conventions for hardware metrics.
 
     Args:
         provider: the meter provider; the global one by default.
@@ -48,7 +48,7 @@ def instrument(provider: Any = None) -> Callable[[], None]:
 
 
 class _Collection:
-    """One reading for all gauges of a collection: each read begins a new peak."""
+    """One reading for all gauges of a collection, as each reading starts a new peak."""
 
     def __init__(self) -> None:
         self._levels = LevelReader()
@@ -69,7 +69,7 @@ class _Collection:
         return observe
 
     def usage(self, options: Any) -> Iterable[metrics.Observation]:
-        """Return what is held of each accelerator."""
+        """Observe the reserved memory of each accelerator."""
         return [
             metrics.Observation(level.reserved, {"hw.id": level.device, "hw.type": "gpu"})
             for level in self._read("usage")
@@ -77,7 +77,7 @@ class _Collection:
         ]
 
     def close(self) -> None:
-        """Observe no more."""
+        """Stop observing."""
         self._levels.close()
 
     def _read(self, asker: str) -> list[DeviceLevel]:

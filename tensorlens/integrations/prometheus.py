@@ -1,4 +1,4 @@
-"""Memory as metrics of Prometheus: a collector, and a file for the node exporter.
+"""Prometheus metrics of memory: a collector, and a file for the node exporter.
 
 ::
 
@@ -25,7 +25,7 @@ from tensorlens.lines.region import METRIC_DESCRIPTIONS, DeviceLevel, LevelReade
 
 
 class MemoryCollector(Collector):  # type: ignore[misc]
-    """Gives ``tensorlens_memory_allocated_bytes``, ``_peak_bytes`` and ``_reserved_bytes``.
+    """Collects ``tensorlens_memory_allocated_bytes``, ``_peak_bytes`` and ``_reserved_bytes``.
 
     Labels are ``device`` (``cpu``, ``cuda:0``) and ``rank``, empty in a single process.
     """
@@ -34,18 +34,18 @@ class MemoryCollector(Collector):  # type: ignore[misc]
         self._levels = LevelReader()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Give the metrics without values: a registry asks when this is registered."""
+        """Return the metrics without values, for the registry."""
         return self._families([])
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Give the metrics as they are now."""
+        """Return the present metrics."""
         levels: list[DeviceLevel] = []
         with guarded("the memory of devices is not exported"):
             levels = self._levels.read()
         return self._families(levels)
 
     def close(self) -> None:
-        """Read no more: from then on it gives no values."""
+        """Stop reading; later collections are empty."""
         self._levels.close()
 
     def _families(self, levels: list[DeviceLevel]) -> Iterator[GaugeMetricFamily]:
@@ -62,13 +62,13 @@ class MemoryCollector(Collector):  # type: ignore[misc]
 
 
 def write_textfile(path: str | os.PathLike[str], collector: MemoryCollector | None = None) -> None:
-    """Write the metrics into a file for the node exporter, whole or not at all.
+    """Write the metrics atomically into a file for the node exporter.
 
-    Where it cannot be written one line says so, and the program goes on.
+    If that fails, one line says so and the program goes on.
 
     Args:
         path: its name ends in ``.prom``.
-        collector: gives peaks since its last reading; without one the peak is what is allocated.
+        collector: its peaks are since its last reading; without one the peak is the present level.
     """
     registry = CollectorRegistry()
     own = MemoryCollector() if collector is None else None

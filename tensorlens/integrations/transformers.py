@@ -18,54 +18,54 @@ from tensorlens.integrations.step_monitor import StepMonitor
 
 
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]
-    """Adds the memory of each step to what the trainer logs, in bytes.
+    """Adds the memory of steps, in bytes, to the trainer's logs; of the accelerator or the host.
 
-    * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the step;
-      followed by ``/forward_backward`` and ``/optimizer``, that of each phase;
-    * ``memory/peak_reserved_mem``: the most that was reserved when a phase ended;
-    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when it ended;
+    * ``memory/peak_allocated_mem``: peak of the step; with ``/forward_backward`` and
+      ``/optimizer`` that of a phase;
+    * ``memory/peak_reserved_mem``: most reserved at the end of a phase;
+    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: at the end of the step;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` steps.
 
-    They are of the accelerator that trains, or of the host. A step is one of the optimizer, all its
-    micro-batches together; the figures logged are those of the largest since the last log.
+    A step is one of the optimizer, with all its micro-batches. Each log has the figures of the
+    largest step since the last one.
 
     Args:
-        options: as :class:`~tensorlens.integrations.step_monitor.StepMonitor` takes them.
+        options: those of :class:`~tensorlens.integrations.step_monitor.StepMonitor`.
 
     Raises:
-        UsageError: an option has no such value.
+        UsageError: an option has an invalid value.
     """
 
     def __init__(self, **options: Any) -> None:
         self.monitor = StepMonitor(**options)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """The training begins."""
+        """Start measuring."""
         self.monitor.begin((given.get("model"), given.get("optimizer")), args.output_dir)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """A step begins."""
+        """Begin a step, at its first micro-batch."""
         self.monitor.step_begins()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """The gradients are there."""
+        """End the phase of forward and backward."""
         self.monitor.phase_ends("forward_backward")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """The optimizer has stepped."""
+        """End the phase of the optimizer."""
         self.monitor.phase_ends("optimizer")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """A step ends."""
+        """End the step."""
         self.monitor.step_ends()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any
     ) -> None:
-        """The trainer logs: the figures go with it."""
+        """Add the figures to a log of the trainer."""
         with guarded("loggers get no figures of memory"):
             if logs is None or any(map(_is_of_an_evaluation, logs)):
-                # the figures are of training steps
+                # a log of an evaluation gets none: figures belong to training steps
                 return
             figures = self.monitor.metrics()
             logs.update(figures)
@@ -73,18 +73,18 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
                 state.log_history[-1].update(figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """The training has ended."""
+        """Stop measuring."""
         self.monitor.end()
 
 
 def _is_of_an_evaluation(name: str) -> bool:
-    """Tell whether a name is of an evaluation's log; of another prefix it has the speed alone."""
+    """Return whether a name belongs to an evaluation's log; with other prefixes by its speeds."""
     is_speed = name.endswith(("_runtime", "_samples_per_second"))
     return name.startswith("eval_") or (is_speed and not name.startswith("train_"))
 
 
 def _begins(trainer: Trainer) -> None:
-    # loggers come before this callback in the list, and see the figures if it is first
+    # first in the list, so that loggers see the figures
     trainer.callback_handler.callbacks.sort(key=lambda each: not isinstance(each, MemoryCallback))
 
 

@@ -33,12 +33,12 @@ from tensorlens.render import file_content, save, write_whole
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext tensorlens``: add the magics."""
+    """Register the magics: ``%load_ext tensorlens``."""
     shell.register_magics(TensorlensMagics)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """``%unload_ext tensorlens``: take the magics away."""
+    """Remove the magics: ``%unload_ext tensorlens``."""
     for kind in ("line", "cell"):
         for name in ("tlrun", "mlrun"):
             shell.magics_manager.magics[kind].pop(name, None)

@@ -1,4 +1,4 @@
-"""Options of a magic, before a statement that stays as it was typed."""
+"""Options of a magic, followed by a statement that is kept as typed."""
 
 from __future__ import annotations
 

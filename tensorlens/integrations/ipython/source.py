@@ -1,4 +1,4 @@
-"""The code of a cell or a statement of IPython, with the lines in it that are profiled."""
+"""The code of an IPython cell or statement, with its profiled lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ProfiledSource:
         """
         __tracebackhide__ = True
         transformed = self._shell.transform_cell(source)
-        # execution_count is that of the next cell already in some versions of IPython
+        # in some versions execution_count is already that of the next cell
         number = len(self._shell.history_manager.input_hist_parsed) - 1
         filename = self._shell.compile.cache(transformed, number)
         with _syntax_in_one_line():
@@ -93,7 +93,7 @@ class ProfiledSource:
 
 
 def _show_the_last(tree: ast.Module) -> None:
-    """Have the value of a cell's last expression shown, as in any cell."""
+    """Have the value of the cell's last expression shown, as IPython does."""
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
         last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)

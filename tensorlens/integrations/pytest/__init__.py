@@ -1,6 +1,6 @@
-"""The plugin of pytest: limits on the tensors that a test takes, and on those it leaves behind.
+"""The pytest plugin: limits on the tensors of a test, and on those that it leaves behind.
 
-It imports no framework, and does nothing for a test without one of its markers or options.
+It imports no framework, and does nothing for tests without its markers and options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEY = pytest.StashKey[Limits]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options on the memory of all tests."""
+    """Add the options for all tests."""
     group = parser.getgroup("tensorlens", "memory of tensors")
     group.addoption(
         "--tensorlens",
@@ -57,7 +57,7 @@ def _number(text: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the markers are, and measure all tests where an option wants that."""
+    """Register the markers, and measure all tests if an option asks for it."""
     _measure_all(config)
     config.addinivalue_line(
         "markers",
@@ -92,7 +92,7 @@ def _measure_all(config: pytest.Config) -> None:
 
 @pytest.fixture
 def tensor_memory() -> Iterator[TensorMemory]:
-    """Bytes of tensors that the test has allocated at once: ``tensor_memory.peak("cpu")``."""
+    """Peak of the test in bytes: ``tensor_memory.peak("cpu")``."""
     from tensorlens.integrations.pytest.assertions import TensorMemory
 
     memory = TensorMemory()
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Read the markers.
 
     Raises:
-        pytest.UsageError: one has arguments that it cannot take.
+        pytest.UsageError: a marker has invalid arguments.
     """
     for item in items:
         leaks, memory = item.get_closest_marker(_LEAKS), item.get_closest_marker(_MEMORY)
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test with a limit on its leaks: they are what its teardown does not free."""
+    """Run a test with a limit on leaks, which are tensors that its teardown does not free."""
     limits = item.stash.get(_KEY, None)
     if limits is None or limits.leaks is None:
         return None
@@ -151,7 +151,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _judge_leaks(item: pytest.Item, limits: Limits, reports: Sequence[pytest.TestReport]) -> None:
-    """Let the test fail if it has left too much behind."""
+    """Fail the test if it left too much behind."""
     scope, limits.scope = limits.scope, None
     if scope is None:
         return
@@ -167,7 +167,7 @@ def _judge_leaks(item: pytest.Item, limits: Limits, reports: Sequence[pytest.Tes
 
 
 def _check_leaks(item: pytest.Item, limits: Limits, scope: AllocationScope) -> None:
-    """Raise what lets the test fail: also a warning, where warnings are errors."""
+    """Raise the failure of the test, or warn, which may be an error too."""
     remains: list[LineResidue] = []
     try:
         limits.safely(lambda: remains.extend(scope.remains()))

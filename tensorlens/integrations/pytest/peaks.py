@@ -1,4 +1,4 @@
-"""The plugin's options for all tests: the highest peaks, and a baseline not to be exceeded."""
+"""Measures all tests: a list of the highest peaks, and a baseline not to be exceeded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tensorlens.integrations.pytest.baseline import Baseline
 from tensorlens.render.figures import size
 
 _PROPERTY = "tensorlens_peak"
-"""Under which a test's report carries its peaks, also from a worker of xdist."""
+"""Property of a test's report that has its peaks, also from a worker of xdist."""
 _T = TypeVar("_T")
 
 
 class PeakPlugin:
-    """Measures every test, and judges it by a baseline.
+    """Measures every test and compares it with a baseline.
 
     Args:
-        top: how many of the tests with the highest peaks are listed at the end.
-        baseline: None judges nothing.
+        top: number of tests with the highest peaks listed at the end.
+        baseline: the baseline, or None.
         is_worker: whether this is a worker of xdist, which writes and prints nothing.
     """
 
@@ -38,7 +38,7 @@ class PeakPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Measure the test itself, without its fixtures."""
+        """Measure the test without its fixtures."""
         peaks = _quietly(lambda: Peaks(None, names=False))
         try:
             result = yield
@@ -53,8 +53,8 @@ class PeakPlugin:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take a test's figures, of whichever process ran it."""
-        # a failed test sets no figure of the baseline
+        """Collect a test's figures from its report."""
+        # a failed test does not update the baseline
         is_kept = report.passed or self._baseline is None or not self._baseline.update
         if report.when == "call" and is_kept:
             for name, value in report.user_properties:
@@ -62,7 +62,7 @@ class PeakPlugin:
                     self._found[report.nodeid] = json.loads(value)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """List the tests with the highest peaks, and those that the baseline does not have."""
+        """List the tests with the highest peaks, and those missing in the baseline."""
         rows = [
             (nbytes, device, test)
             for test, figures in self._found.items()
@@ -85,7 +85,7 @@ class PeakPlugin:
 
 
 def _quietly(act: Callable[[], _T]) -> _T | None:
-    """Return what it gives; None where it fails, or no framework is imported so far."""
+    """Return the result of a call; None if it fails or no framework is imported."""
     with guarded("the memory of a test is not known"), suppress(TensorlensError):
         return act()
     return None
