@@ -1,10 +1,9 @@
-"""The memory of processes that make batches: what a fork's copy-on-write has copied, and will.
+"""Memory of processes that make batches: pages copied since the fork, and objects to be copied.
 
-A forked worker shares the pages of its parent until one of the two writes to them. Linux tells for
-each mapping which pages a process shares with nobody, not since when it has the mapping. Containers
-of Python objects are copied as reference counts are written. To look at an object is to write to
-its count too, and so copies its page in this process: large containers are looked at by a sample,
-and nothing is looked at twice.
+A forked worker shares the pages of its parent until either writes to them. Linux reports the
+unshared pages of each mapping, but not its age. Objects in Python containers are copied as their
+reference counts are written. Looking at an object writes its count too, and copies its page in this
+process: large containers are sampled, and no object is read twice.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _NO_DATA: Final = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
 )
 _SMALL: Final = 100
-"""Entries of a container that is a part of the dataset's structure, not data."""
+"""Most entries of a container that counts as structure of the dataset, not as data."""
 _SAMPLE, _INNER_SAMPLE = 500, 10
-"""Entries that are looked at, of a container of the dataset and of one inside it."""
+"""Entries read of a container of the dataset, and of one inside it."""
 _DEEPEST: Final = 6
 _MOST_PLACES: Final = 2_000
 _MOST_OBJECTS: Final = 200_000
-"""What one search looks at: about a quarter of a second."""
+"""Objects that one search reads, in about a quarter of a second."""
 _LEAST: Final = 1 << 20
 _MOST_NAMED: Final = 3
 _HAS_GC: Final = 1 << 14
@@ -60,11 +59,11 @@ _Weighted = tuple[Any, float]
 
 
 def workers_of(pids: Iterable[int | None], start_method: str = "") -> tuple[QueueWorker, ...]:
-    """Return what each process takes; a dead one is not waited for.
+    """Return the memory of worker processes.
 
     Args:
-        pids: processes that this one has started.
-        start_method: ``fork`` where they are to be asked what they have copied.
+        pids: processes started by this one; dead ones are not waited for.
+        start_method: with ``fork``, copied pages are counted too.
     """
     numbers = [pid for pid in pids if pid]
     if not numbers or start_method != FORK:
@@ -111,7 +110,7 @@ def _forked(process: psutil.Process, inherited: _InheritedMappings) -> QueueWork
 class _InheritedMappings:
     """Compares mappings of forked processes with those of this process.
 
-    The kernel does not tell which mappings are of before the fork. A mapping that still shares an
+    The kernel does not tell which mappings are older than the fork. A mapping that still shares an
     anonymous page is one, for the kernel never joins a new mapping to one that came by a fork
     (``is_mergeable_anon_vma`` of ``mm/vma.c``). One that shares none is one if this process, its
     parent, has a mapping with the same addresses, or if pages at these addresses, which the parent
@@ -123,7 +122,7 @@ class _InheritedMappings:
         self._ranges = {_range(line.partition(" ")[0]) for line in mappings()}
 
     def among(self, found: Sequence[Any], pid: int) -> Iterator[Any]:
-        """Yield those of a process's mappings, as psutil gives them, that are of before."""
+        """Yield the mappings of a process (of psutil) that are older than the fork."""
         for each in found:
             if "s" not in each.perms and each.private_dirty and self._is_inherited(each, pid):
                 yield each
@@ -143,7 +142,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _is_alike(pid: int, start: int, end: int) -> bool:
-    """Tell whether most pages of a range that are not empty are alike here and there."""
+    """Return whether most non-empty pages of a range are alike in both processes."""
     count = (end - start) // mmap.PAGESIZE
     alike = different = 0
     for page in range(0, count, max(1, count // _PAGES)):
@@ -156,7 +155,7 @@ def _is_alike(pid: int, start: int, end: int) -> bool:
 
 
 def _words(process: int | str, place: int) -> array[int]:
-    """Return the words of a page of a process; none where it cannot be read."""
+    """Return the words of a page of a process; empty if it cannot be read."""
     words = array("Q")
     try:
         memory = os.open(f"/proc/{process}/mem", os.O_RDONLY)
@@ -170,10 +169,9 @@ def _words(process: int | str, place: int) -> array[int]:
 
 
 def object_containers(dataset: Any) -> tuple[ObjectContainer, ...]:
-    """Return the largest containers of Python objects that a dataset leads to, of 1 MiB or more.
+    """Return the largest containers of Python objects, of 1 MiB or more, that a dataset leads to.
 
-    No code of the dataset is run. Arrays and tensors are no such containers: all their numbers
-    have one reference count.
+    No code of the dataset runs. Arrays and tensors do not count: they have one reference count.
     """
     budget = _Budget()
     found = []
@@ -192,7 +190,7 @@ class _Budget:
 
 
 def _places(dataset: Any, name: str) -> list[tuple[str, Any]]:
-    """Return the large containers that attributes and small containers lead to, with names."""
+    """Return the large containers, by name, that attributes and small containers lead to."""
     found, seen, waiting = [], {id(dataset)}, deque([(name, dataset)])
     count = 0
     while waiting and count < _MOST_PLACES:
@@ -219,12 +217,12 @@ def _steps(item: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _kind(item: Any) -> Any:
-    """Return the container of Python's own that an object is, whatever its class makes of it."""
+    """Return the built-in container type that an object's class derives from; None of others."""
     return next((plain for plain in _PLAIN if issubclass(type(item), plain)), None)
 
 
 def _length(item: Any) -> int | None:
-    """Return how many objects a container holds; None for what is none."""
+    """Return the number of objects in a container; None if it is no container."""
     kind = _kind(item)
     if kind is not None:
         return int(kind.__len__(item))
@@ -237,7 +235,7 @@ def _is_object_array(item: Any) -> bool:
 
 
 def _sampled(item: Any, limit: int) -> tuple[list[Any], float]:
-    """Return some of the objects that an object holds, and how many each stands for."""
+    """Return a sample of the objects in an object, and the number that each stands for."""
     if issubclass(type(item), (*_FLAT, *_NO_DATA)):
         return [], 1.0
     kind, length = _kind(item), _length(item)
@@ -259,7 +257,7 @@ def _sampled(item: Any, limit: int) -> tuple[list[Any], float]:
 
 
 def _measured(name: str, item: Any, budget: _Budget) -> ObjectContainer | None:
-    """Return how many bytes of objects a container holds; None while another thread changes it."""
+    """Return the bytes of objects in a container; None while another thread changes it."""
     try:
         some, scale = _sampled(item, _SAMPLE)
         kinds = dict.fromkeys(map(class_name, _values(item, some)))
@@ -278,9 +276,9 @@ def _values(item: Any, some: Sequence[Any]) -> Sequence[Any]:
 
 
 def _bytes_of(level: list[_Weighted], budget: _Budget) -> tuple[int, bool]:
-    """Return the bytes of objects and of what they hold, and whether all was looked at.
+    """Return the bytes of objects with their content, and whether all of it was read.
 
-    An object that is met twice is one that many share: it does not stand for others.
+    An object that is met twice is shared: it does not stand for others.
     """
     seen: dict[int, Any] = {}
     total, is_exact = 0.0, True
@@ -306,7 +304,7 @@ def _bytes_of(level: list[_Weighted], budget: _Budget) -> tuple[int, bool]:
 
 
 def _size(item: Any) -> int:
-    """Return the bytes of an object's pages that its reference count copies: one page at most."""
+    """Return the bytes that a write to an object's reference count copies: one page at most."""
     kind = type(item)
     if kind in _FLAT or kind is tuple:
         nbytes = sys.getsizeof(item)
