@@ -21,9 +21,10 @@ from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_any_imported
 from tensorlens.guards import reason
-from tensorlens.lines.exit_report import ExitReport, set_workers_output
+from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending
+from tensorlens.lines.workers import set_workers_output
 from tensorlens.render import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.render.figures import counted
 from tensorlens.units import format_bytes

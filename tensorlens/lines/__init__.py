@@ -6,7 +6,6 @@ attach(
     __name__,
     {
         "counters": ("CounterSlots", "Counters", "continues"),
-        "exit_report": ("write_of_worker",),
         "present.layout": ("Fold", "ShownLine", "devices_of", "layouts"),
         "present.overview": ("overview",),
         "profile": ("Options", "Profile", "ProfiledBlock"),
@@ -17,5 +16,6 @@ attach(
         "tracing.engine": ("Engine", "engine"),
         "tracing.instrumentation": (),
         "tracing.tracer": (),
+        "workers": ("write_of_worker",),
     },
 )

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tensorlens.guards import guarded, warn
-from tensorlens.interpreter import start_thread
-from tensorlens.lines.report import Ending, LineReport
+from tensorlens.guards import warn
+from tensorlens.lines.report import Ending
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render import save, tagged
-from tensorlens.streams import write
 from tensorlens.user_code import is_foreign
 
 _FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
@@ -47,25 +43,21 @@ class ExitReport:
         """How this process ended, unless by itself; a worker is ended by others as a rule."""
         self._fatal: int | None = None
         """The signal that arrived while the report was being made."""
-        self._is_ended = False
-        """Whether a fatal signal has been handled."""
-        self._missed = MissedSignals(
-            lambda number: not self._is_ended and signal.getsignal(number) == self._on_fatal
-        )
 
     def install(self) -> None:
         """Arrange for the report; later calls do nothing."""
         if self._installed_in is not None:
             return
         self._installed_in = os.getpid()
-        if multiprocessing.parent_process() is not None:
+        is_worker = multiprocessing.parent_process() is not None
+        if is_worker:
             self._report_from_worker()
         atexit.register(self._run)
         multiprocessing.util.register_after_fork(self, ExitReport._report_from_worker)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
         self._report_before_exit()
-        if threading.current_thread() is threading.main_thread():
+        if not is_worker and threading.current_thread() is threading.main_thread():
             for number in _fatal_signals():
                 # one that the program handles, or that nohup ignores, stays as it is
                 if signal.getsignal(number) is signal.SIG_DFL:
@@ -87,13 +79,13 @@ class ExitReport:
 
     def _forget(self) -> None:
         self._done = False
-        self._missed.forget()
 
     def _report_from_worker(self) -> None:
         # a worker process ends by os._exit, after multiprocessing's own finalizers
         multiprocessing.util.Finalize(None, self._run, exitpriority=100)
-        with guarded("a worker that is terminated may wait on"):
-            self._missed.watch()
+        for number in (getattr(signal, name, None) for name in _FATAL):
+            if number is not None and signal.getsignal(number) == self._on_fatal:
+                signal.signal(number, signal.SIG_DFL)
 
     def _run(self) -> None:
         if not self._done:
@@ -126,8 +118,7 @@ class ExitReport:
         return f"process {os.getpid()}{name}"
 
     def _on_fatal(self, number: int, frame: FrameType | None) -> None:
-        self._is_ended = True
-        if self._reporting:  # a pool ends its workers so, which may be at their exit already
+        if self._reporting:
             self._fatal = number
             return
         # of no frame it would be our own stack
@@ -203,89 +194,3 @@ def _die_by_sigint() -> None:
     # at the next exec of a string, which any import at exit may do (pythonrun.c, run_eval_code_obj)
     with suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")
-
-
-_PAUSE = 0.1
-"""Seconds for a handler to begin."""
-
-
-class MissedSignals:
-    """Sends a signal to the main thread again, which ends its wait, until its handler has begun.
-
-    Args:
-        is_waiting: tells of a signal's number whether its handler is still to begin.
-    """
-
-    def __init__(self, is_waiting: Callable[[int], bool]) -> None:
-        self._is_waiting = is_waiting
-        self._ends: tuple[int, int] | None = None
-
-    def watch(self) -> None:
-        """Begin, where nobody else is told of signals as they come; from the main thread."""
-        if self._ends is not None or threading.current_thread() is not threading.main_thread():
-            return
-        other = signal.set_wakeup_fd(-1)
-        if other != -1:
-            signal.set_wakeup_fd(other)
-            return
-        ends = os.pipe()
-        os.set_blocking(ends[1], False)
-        signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
-        self._ends = ends
-        start_thread(self._listen, ends[0], threading.get_ident())
-
-    def forget(self) -> None:
-        """Let go of the pipe in a forked child: it wakes the parent."""
-        ends, self._ends = self._ends, None
-        if ends is None:
-            return
-        with suppress(OSError, ValueError):
-            if signal.set_wakeup_fd(-1) not in (-1, ends[1]):
-                return
-        for end in ends:
-            with suppress(OSError):
-                os.close(end)
-
-    def _listen(self, end: int, main: int) -> None:
-        with suppress(OSError):
-            while numbers := os.read(end, 64):
-                time.sleep(_PAUSE)
-                for number in {*numbers}:
-                    if self._is_waiting(number):
-                        # it is told of again
-                        signal.pthread_kill(main, number)
-
-
-_VARIABLE = "TENSORLENS_WORKERS_OUTPUT"
-
-
-def set_workers_output(path: Path | None) -> None:
-    """Let workers that are spawned from now on write beside this file; print for None."""
-    if path is None:
-        os.environ.pop(_VARIABLE, None)
-    else:
-        os.environ[_VARIABLE] = str(path)
-
-
-def workers_output() -> Path | None:
-    """Return the file that workers write beside; None where they print."""
-    path = os.environ.get(_VARIABLE)
-    return Path(path) if path else None
-
-
-def write_of_worker(report: LineReport, path: Path) -> bool:
-    """Write a spawned worker's report to ``run.4711.json`` beside ``run.json``.
-
-    Returns:
-        Whether that is done; else its tables are to be printed, as without such a file.
-    """
-    path = path.with_name(tagged(path.name, str(os.getpid())))
-    try:
-        save(report, path)
-    except Exception as error:
-        warn(f"{path} was not written, its figures are printed instead", error)
-        return False
-    with suppress(OSError, ValueError, AttributeError):
-        typed = path.name if path.parent == Path.cwd() else path
-        write(f"tensorlens: wrote {typed}\n", sys.stderr)
-    return True

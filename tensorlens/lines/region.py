@@ -73,6 +73,8 @@ class MeasuredRegion:
         if activation is None:
             return ()
         thread = activation.thread
+        if thread.generation != thread.counters.generation:
+            thread.renew()
         if len(thread.busy) > 1 or activation.pending:
             return thread.read_beside_others(activation)
         return thread.read()

@@ -186,7 +186,9 @@ class Engine:
 
         Nor while the figures of ``reported``, which came from the counters before, are wanted.
         """
-        if self.busy or (reported and any(account.lines for account in reported)):
+        # a region has a negative identity, and renews its reader at its next read
+        is_open = any(ident >= 0 for ident in list(self.busy))
+        if is_open or (reported and any(account.lines for account in reported)):
             return
         exchanged = self.counters.refresh()
         if self._followed_since != self.counters.generation:

@@ -95,3 +95,24 @@ def test_devices_that_come_into_use_follow(bench: Bench, memory: FakeMemory) -> 
     assert span.read() == [DeviceLevel("cpu", 0, 0, 0), DeviceLevel("cuda:0", 12, 12, 12)]
     assert [counter.device for counter in span.counters] == ["cpu", "cuda:0"]
     span.end()
+
+
+def test_a_framework_is_taken_up_while_a_stretch_is_on(bench: Bench, memory: FakeMemory) -> None:
+    card = FakeMemory("cuda:0")
+
+    @bench.profiler
+    def step(nbytes: int) -> None:
+        card.allocate(nbytes)  # A
+
+    span = MeasuredRegion(bench.engine)
+    span.begin()
+    step(0)
+    late = FakeFramework(card)
+    late.used.append("cuda:0")
+    card.allocate(5)
+    bench.frameworks.append(late)
+    step(30)
+    assert bench.at("A", "cuda:0") == LineMemory(35, 35, 35, 30, 30, 30)
+    assert span.read() == [DeviceLevel("cpu", 0, 0, 0), DeviceLevel("cuda:0", 35, 35, 35)]
+    assert bench.profiler.result().notes == ()
+    span.end()
