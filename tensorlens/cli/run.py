@@ -241,7 +241,7 @@ class ProfiledRun:
     def start(self) -> None:
         """Take over the report at exit, and take part in imports where ``-p`` asks for it."""
         profiler = profile.profiler
-        profiler.adds_up = not self._prints_tables
+        profiler.accumulates = not self._prints_tables
         profiler.exit_report = ExitReport(self._at_exit)
         profiler.exit_report.install()
         if self.instrument.targets:
@@ -289,7 +289,7 @@ class ProfiledRun:
             if process is None and config.prints_tables():
                 self._say_next(profiler.has_printed, "")
             return
-        report = profiler.result(profiler.pending(None))
+        report = profiler.result(profiler.unprinted(None))
         if called.document is not None:
             called.document.write(report)
         if report.functions and output is not None:

@@ -1,4 +1,4 @@
-"""The counters of the frameworks in use: one for each device, whoever hands its memory out."""
+"""The counters of the frameworks in use: one per device, whichever frameworks use it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _UPPER_BOUND = "a peak is the sum of theirs: an upper bound where both moved dur
 
 
 class Counters:
-    """The counters of some adapters, each device's as one."""
+    """The counters of some adapters, combined per device."""
 
     def __init__(self, adapters: Sequence[Adapter] = ()) -> None:
         self.adapters = tuple(adapters)
         self._uncounted: list[str] = []
-        """Names of those whose host memory is not counted, beside one whose is."""
+        """Names of adapters whose host memory is not counted while another's is."""
 
     def host(self) -> Counter | None:
-        """Return a counter of all host memory that can be counted exactly, or else a fallback.
+        """Return the sum of the exact host counters, or else a fallback.
 
         Raises:
-            UsageError: ``TENSORLENS_COUNTER`` asks for one that cannot be had in any framework.
+            UsageError: ``TENSORLENS_COUNTER`` names one that no framework can provide.
         """
         answers, failed = ask(self.adapters, lambda each: each.cpu_counter())
         found = [counter for _, counter in answers if counter is not None]
@@ -34,14 +34,14 @@ class Counters:
         ]
         self._uncounted = []
         if not exact:
-            # a counter of the process counts what all have
+            # a counter of the process covers all frameworks
             return next(filter(_counts_the_process, found), found[0] if found else None)
         self._uncounted = [each.name for each, counter in answers if counter not in exact]
         self._uncounted += failed
         return _summed(exact, is_host=True)
 
     def device(self, name: str) -> Counter:
-        """Return the counter of an accelerator, of what all frameworks have there.
+        """Return the counter of an accelerator, summed over the frameworks that use it.
 
         Raises:
             DeviceError: none of them has such a device.
@@ -50,7 +50,7 @@ class Counters:
         return _summed(found, is_host=False)
 
     def notes(self) -> list[str]:
-        """Return lines for the report, each once: the frameworks', and what is not counted."""
+        """Return the notes of the frameworks, and which of them are not counted; each once."""
         counted = (each for each in self.adapters if each.name not in self._uncounted)
         notes = [note for each in counted for note in each.notes()]
         notes += [
@@ -61,15 +61,15 @@ class Counters:
 
 
 class SummedCounter:
-    """Counts what several counters of one device count, none of which counts what another does.
+    """The sum of several counters of one device that count different blocks.
 
-    What is handed out is exactly the sum. The highest instants of several need not be the same
-    one, so that the sum of peaks is an upper bound; it is exact where only one of them moved
-    since the previous read. A figure that one of them cannot give is unknown.
+    Allocated bytes are exact. Peaks need not fall on the same instant, so that their sum is an
+    upper bound; it is exact if only one counter moved since the previous read. A figure that one
+    of them cannot give is unknown.
 
     Args:
         parts: the counters.
-        is_host: each gives the resident set of the process as reserved, which is counted once.
+        is_host: reserved is the resident set of the process in each, and is counted once.
     """
 
     def __init__(self, parts: Sequence[Counter], *, is_host: bool) -> None:
@@ -83,7 +83,7 @@ class SummedCounter:
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """Figure to the reason it is unknown, as of now: some grow when a read fails."""
+        """Figure to the reason why it is unknown now; a read that fails may add one."""
         found: dict[str, str] = {}
         for figure in ("allocated", "peak", "reserved"):
             lacking = [part for part in self.parts if figure in part.missing]
@@ -94,7 +94,7 @@ class SummedCounter:
         return found
 
     def reader(self) -> Reader:
-        """Return a function that gives ``(allocated, peak, reserved)`` in bytes."""
+        """Return a function that reads ``(allocated, peak, reserved)`` in bytes."""
         first, *others = [part.reader() for part in self.parts]
         is_host = self._is_host
 
@@ -114,10 +114,10 @@ class SummedCounter:
 
 
 def continues(counter: Counter, earlier: Counter) -> bool:
-    """Tell whether a counter counts all that an earlier one did, in the same way.
+    """Return whether a counter counts all that an earlier one did, in the same way.
 
-    Its figures and those of before then go together: what it counts besides is of a framework
-    that came later, and had handed out nothing.
+    Their figures then go together: the frameworks that it adds were imported later, and had
+    allocated nothing.
     """
     parts = _parts(counter)
     return all(any(part is each for part in parts) for each in _parts(earlier))
@@ -136,14 +136,14 @@ def _counts_the_process(counter: Counter) -> bool:
 
 
 Read = Callable[[], Sequence[int]]
-"""Gives ``[allocated, peak, reserved]`` of slot 0, then of slot 1, and so on."""
+"""Returns ``[allocated, peak, reserved]`` of slot 0, then of slot 1, and so on."""
 
 
 class CounterSlots:
-    """Finds the counters; slot 0 is host memory, accelerators follow as they come into use.
+    """The counters by slot: 0 is host memory, accelerators follow as they come into use.
 
-    A slot never moves. Counters are exchanged for better ones when a framework is imported later,
-    through :meth:`refresh`, which the caller runs only while no line is open.
+    A slot never moves. After a framework was imported, :meth:`refresh` exchanges the counters; it
+    must be called while no line runs.
     """
 
     def __init__(
@@ -155,15 +155,15 @@ class CounterSlots:
         self._host = host
         self.counters: list[Counter] = []
         self.generation = 0
-        """Grows when counters or the frameworks change: readers made before are stale."""
+        """Increases when counters or frameworks change: earlier readers are stale then."""
         self._sources = Counters()
         self._slot_of: dict[str, int] = {}
 
     def refresh(self) -> bool:
-        """Take up frameworks imported since; return True if figures of before do not fit in.
+        """Add frameworks imported since; return True if earlier figures cannot be continued.
 
-        That is so where another counter of host memory took the place of the one in slot 0, and
-        not where the new one only counts another framework's besides.
+        They cannot if host memory is counted in another way now; they can if the new counter only
+        adds that of another framework.
         """
         found = tuple(self._find())
         if self.counters and found == self._sources.adapters:
@@ -181,11 +181,11 @@ class CounterSlots:
 
     @property
     def adapters(self) -> Sequence[Adapter]:
-        """Those found last; none before a framework was imported."""
+        """The adapters at the last refresh; empty before a framework is imported."""
         return self._sources.adapters
 
     def notes(self) -> list[str]:
-        """Return what the frameworks have to say about their figures, a line each."""
+        """Return the notes on the figures, one line each."""
         late = [
             f"{each.name} was imported after the last profiled call began: what it allocated is "
             "not in these figures"

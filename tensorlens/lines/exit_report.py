@@ -23,13 +23,13 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
 _FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
-"""Signals that others send and whose default action ends the process."""
-_ASKED_FOR = ("SIGUSR1", "SIGUSR2")
-"""Those that a program takes under SLURM only where nobody has: Lightning, to queue a job again."""
+"""Signals from outside whose default action ends the process."""
+_USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
+"""Left alone under SLURM: Lightning handles them to requeue a job, unless somebody else does."""
 
 
 class ExitReport:
-    """Runs ``report(process)`` once when this process, or a child that used it, ends.
+    """Calls ``report(process)`` once when this process, or a child that used it, ends.
 
     ``process`` names a child for the report's header and is None in the process that installed.
     """
@@ -40,9 +40,9 @@ class ExitReport:
         self._done = False
         self._reporting = False
         self.ending: Ending | None = None
-        """How this process ended, unless by itself; a worker is ended by others as a rule."""
+        """What ended this process early, if anything did; always None in a worker."""
         self._fatal: int | None = None
-        """The signal that arrived while the report was being made."""
+        """Number of the signal that arrived during the report."""
 
     def install(self) -> None:
         """Arrange for the report; later calls do nothing."""
@@ -59,7 +59,7 @@ class ExitReport:
         self._report_before_exit()
         if not is_worker and threading.current_thread() is threading.main_thread():
             for number in _fatal_signals():
-                # one that the program handles, or that nohup ignores, stays as it is
+                # not those that the program handles or nohup ignores
                 if signal.getsignal(number) is signal.SIG_DFL:
                     signal.signal(number, self._on_fatal)
 
@@ -68,20 +68,20 @@ class ExitReport:
         real = os._exit
 
         @functools.wraps(real)
-        def last(status: int) -> NoReturn:
-            # a forked child ends so too, and a thread that watches over a main thread that hangs
+        def exit_after_report(status: int) -> NoReturn:
+            # not in a forked child, nor in a watchdog thread while the main thread hangs
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and os.getpid() == self._installed_in:
                 self._run()
             real(status)
 
-        os._exit = last
+        os._exit = exit_after_report
 
     def _forget(self) -> None:
         self._done = False
 
     def _report_from_worker(self) -> None:
-        # a worker process ends by os._exit, after multiprocessing's own finalizers
+        # a worker ends by os._exit after multiprocessing's finalizers; signals end it at once
         multiprocessing.util.Finalize(None, self._run, exitpriority=100)
         for number in (getattr(signal, name, None) for name in _FATAL):
             if number is not None and signal.getsignal(number) == self._on_fatal:
@@ -91,13 +91,13 @@ class ExitReport:
         if not self._done:
             self._done = True
             self._reporting = True
-            # what ends the process; at an interactive prompt it is only the last thing that failed
+            # the error that ends the process; at an interactive prompt only the last one printed
             error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
             interrupted = isinstance(error, KeyboardInterrupt)
             if error is not None:
                 self._end("SIGINT" if interrupted else type(error).__name__, _frames_of(error))
             try:
-                with _one_interrupt_later() as interrupts:
+                with _deferred_interrupt() as interrupts:
                     self._report(self._process())
                 interrupted = interrupted or bool(interrupts)
             except (Exception, KeyboardInterrupt) as error:
@@ -121,7 +121,7 @@ class ExitReport:
         if self._reporting:
             self._fatal = number
             return
-        # of no frame it would be our own stack
+        # walk_stack(None) would walk our own stack
         callers = () if frame is None else traceback.walk_stack(frame)
         self._end(signal.Signals(number).name, callers)
         try:
@@ -130,7 +130,7 @@ class ExitReport:
             _die_by(number)
 
     def _end(self, cause: str, frames: Iterable[tuple[FrameType, int]]) -> None:
-        """Note what ends this process, and in which of its frames, the innermost first."""
+        """Set :attr:`ending` to a cause and the innermost line of the user's code in ``frames``."""
         if self.ending is not None or self._process() is not None:
             return
         self.ending = Ending(cause, None)
@@ -143,14 +143,14 @@ class ExitReport:
 def _fatal_signals() -> list[int]:
     names = [each for each in _FATAL if hasattr(signal, each)]
     if "SLURM_JOB_ID" in os.environ:
-        names = [each for each in names if each not in _ASKED_FOR]
+        names = [each for each in names if each not in _USER_SIGNALS]
     caught = _caught_signals()
     numbers = [int(getattr(signal, each)) for each in names]
     return [number for number in numbers if not caught >> (number - 1) & 1]
 
 
 def _caught_signals() -> int:
-    """Return a bit for each signal that has a handler, also one of C: faulthandler's."""
+    """Return a bit for each signal with a handler, in C as well: faulthandler's."""
     try:
         status = Path("/proc/self/status").read_text("ascii", "replace")
         return int(next(line for line in status.splitlines() if "SigCgt" in line).split()[1], 16)
@@ -159,8 +159,8 @@ def _caught_signals() -> int:
 
 
 @contextmanager
-def _one_interrupt_later() -> Iterator[list[int]]:
-    """Note the first Ctrl-C instead of ending the report; a second one ends it as always."""
+def _deferred_interrupt() -> Iterator[list[int]]:
+    """Yield a list that takes the first Ctrl-C, so that it does not end the report."""
     noted: list[int] = []
     default = signal.default_int_handler
 
@@ -184,13 +184,13 @@ def _frames_of(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def _die_by(number: int) -> None:
-    # as without us: by the signal, not by an exit code
+    # by the signal and not by an exit code, as without us
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def _die_by_sigint() -> None:
-    # CPython notes an uncaught KeyboardInterrupt in order to die by the signal, and forgets it
-    # at the next exec of a string, which any import at exit may do (pythonrun.c, run_eval_code_obj)
+    # CPython dies by the signal after an uncaught KeyboardInterrupt, but forgets that at the next
+    # exec of a string, which any import at exit may do (pythonrun.c, run_eval_code_obj)
     with suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")

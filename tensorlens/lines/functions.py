@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import first_answer
-from tensorlens.lines.tracing.accounts import Account, backward_passes
+from tensorlens.lines.tracing.accounts import Account, find_backward_passes
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class ProfiledFunction:
     wrappers."""
 
     def __post_init__(self) -> None:
-        self.account.passes.update(backward_passes(self.source, self.first_line))
+        self.account.backward_passes.update(find_backward_passes(self.source, self.first_line))
 
     @property
     def ran(self) -> bool:
@@ -176,7 +176,7 @@ Marker = Callable[[], bool]
 """Runs when a compiler reads the call, not when the compiled code runs."""
 
 
-def compile_marker(entry: ProfiledFunction) -> Marker:
+def compile_mark(entry: ProfiledFunction) -> Marker:
     """Return what notes that ``entry`` was compiled into a larger graph.
 
     ``torch.compile`` runs a function that carries this mark once, while it reads the code, and

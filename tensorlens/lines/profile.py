@@ -42,13 +42,13 @@ class ProfiledBlock:
         self.function = function or _block(frame)
         self._engine = engine
         self._thread = engine.thread()
-        self._activation: Activation = engine.adopt(self.function.account, frame)
+        self._activation: Activation = engine.trace_running_frame(self.function.account, frame)
 
     def close(self, frame: FrameType, error: BaseException | None) -> None:
         """End the block; its last line ends here."""
-        self._engine.release(self._activation, self.function.account, frame, error)
+        self._engine.untrace_running_frame(self._activation, self.function.account, frame, error)
         # a generator's may end in another thread
-        self._engine.let_go(self._thread)
+        self._engine.disable_for_block(self._thread)
 
 
 def _block(frame: FrameType, *, whole: bool = False) -> ProfiledFunction:
@@ -105,7 +105,7 @@ class DecoratorProfiler(LineProfiler):
         super().__init__()
         self._options: dict[int, Options] = {}
         self.exit_report = ExitReport(self.report_at_exit)
-        self.adds_up = False
+        self.accumulates = False
         """Figures are for the end: ``every`` and the end of a block print and clear nothing."""
         self.has_printed = False
         self.blocks: dict[tuple[CodeType, str, int], ProfiledFunction] = {}
@@ -154,7 +154,7 @@ class DecoratorProfiler(LineProfiler):
 
     def block(self, frame: FrameType) -> ProfiledBlock:
         """Begin a block, whose figures are :meth:`block_ended`'s to print."""
-        if not self.adds_up:
+        if not self.accumulates:
             return ProfiledBlock(engine, frame)
         # code that is compiled anew each time is equal, but for the file
         code = original(frame.f_code)
@@ -165,7 +165,7 @@ class DecoratorProfiler(LineProfiler):
 
     def block_ended(self, block: ProfiledBlock, options: Options) -> None:
         """Print the figures of a block."""
-        if not self.adds_up:
+        if not self.accumulates:
             self._print([block.function], options)
 
     def clear(self) -> None:
@@ -188,7 +188,7 @@ class DecoratorProfiler(LineProfiler):
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """Print the figures of a function with ``every=N`` after N calls, or when it raises."""
         options = self._options.get(id(entry))
-        if options is None or options.every is None or self.adds_up:
+        if options is None or options.every is None or self.accumulates:
             return
         account = entry.account
         running = any(account in top.accounts for top in engine.thread().stack)
@@ -203,27 +203,27 @@ class DecoratorProfiler(LineProfiler):
         """
         output = None if process is None else workers_output()
         if output is not None:
-            report = self.result(self.pending(process), process)
+            report = self.result(self.unprinted(process), process)
             if not report.functions or write_of_worker(report, output):
                 return
         groups: dict[Options, list[ProfiledFunction]] = {}
-        for entry in self.pending(process):
+        for entry in self.unprinted(process):
             options = self._options.get(id(entry), Options())
             groups.setdefault(replace(options, every=None, if_called=False), []).append(entry)
         for options, entries in groups.items():
             self._print(entries, options, process)
 
-    def pending(self, process: str | None) -> list[ProfiledFunction]:
+    def unprinted(self, process: str | None) -> list[ProfiledFunction]:
         """Return what has figures that were not printed yet; of a child, what it ran."""
-        pending = []
+        unprinted = []
         for entry in (*self.functions, *self.blocks.values()):
             options = self._options.get(id(entry), Options())
             # of a call that was in flight when the end of another one cleared the figures
             rest = entry.account.cleared and entry.account.lines
             ran = entry.ran or rest or (entry.was_read and not process)
             if ran or not (options.every or options.if_called or process or entry.is_cleared):
-                pending.append(entry)
-        return pending
+                unprinted.append(entry)
+        return unprinted
 
     def _print(
         self, entries: Iterable[ProfiledFunction], options: Options, process: str | None = None
@@ -237,7 +237,7 @@ class DecoratorProfiler(LineProfiler):
     def _report(
         self, entries: list[ProfiledFunction], options: Options, process: str | None
     ) -> None:
-        engine.attach([entry.account for entry in entries])
+        engine.refresh_counters([entry.account for entry in entries])
         devices = self.devices if options.devices is None else options.devices
         report = build_report(entries, engine.counters, devices, process, self.ending)
         self.has_printed = True

@@ -69,7 +69,7 @@ class LineProfiler(WrappingMixin):
         for function in functions:
             with guarded(f"{getattr(function, '__qualname__', 'an object')} is not profiled"):
                 self.add_function(function)
-        # for good: code of ours that runs when a profiler is collected could swallow a Ctrl-C
+        # never released: our code in a finalizer could swallow a Ctrl-C
         _keep_reserve()
 
     def add_function(self, function: Any) -> ProfiledFunction:
@@ -106,11 +106,11 @@ class LineProfiler(WrappingMixin):
             raise
 
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
-        """A call of a wrapped function has ended; the decorators report here."""
+        """Called after each call of a wrapped function; the decorators report here."""
 
     @property
     def ending(self) -> Ending | None:
-        """How the program ended, where it did not come to its end."""
+        """What ended the program early, if anything did."""
         return None
 
     def enable_by_count(self) -> None:
@@ -119,7 +119,7 @@ class LineProfiler(WrappingMixin):
         held = False
         try:
             with guarded("nothing is profiled"):
-                self._engine.hold()
+                self._engine.enable_for_block()
                 held = True
         finally:
             if not held:
@@ -130,7 +130,7 @@ class LineProfiler(WrappingMixin):
         if self._switch.count:
             self._switch.off()
             with guarded("the profiler did not end as it should"):
-                self._engine.let_go()
+                self._engine.disable_for_block()
 
     enable = enable_by_count
     disable = disable_by_count
@@ -147,15 +147,15 @@ class LineProfiler(WrappingMixin):
     def result(
         self, functions: Iterable[ProfiledFunction] | None = None, process: str | None = None
     ) -> LineReport:
-        """Return what was seen so far; the profiler may go on. ``process`` names a child."""
+        """Return the figures so far; the profiler may go on. ``process`` names a child."""
         chosen = list(self.functions if functions is None else functions)
-        self._engine.attach([entry.account for entry in chosen])
+        self._engine.refresh_counters([entry.account for entry in chosen])
         return build_report(chosen, self._engine.counters, self.devices, process, self.ending)
 
     def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
         """Print the tables (pytorch_memlab's name for it), of one function or of all.
 
-        ``columns`` is taken for pytorch_memlab's sake; the columns are tensorlens's own.
+        ``columns`` is accepted for compatibility and ignored.
         """
         chosen = None
         if function is not None:
@@ -169,17 +169,17 @@ class LineProfiler(WrappingMixin):
         return self.result()
 
     def exchange(self, code: CodeType) -> CodeType:
-        """Return what to execute in place of ``code``, which has functions of this profiler."""
+        """Return the code to execute in place of ``code``, which defines profiled functions."""
         wanted = self._entries.keys()
         return self._engine.tracer.source.exchange(code, lambda each: id(each) in wanted)
 
     def clear(self) -> None:
-        """Forget the figures, not the functions."""
+        """Reset the figures and keep the functions."""
         for entry in self.functions:
             entry.account.clear()
 
     def close(self) -> None:
-        """Stop to watch the functions; wrapped ones run on unmeasured."""
+        """Stop watching the functions; wrapped ones run on unmeasured."""
         for entry in self._entries.values():
             if not self._switch.remove(entry.account):
                 self._engine.unwatch(entry.account)
@@ -208,9 +208,9 @@ class LineProfiler(WrappingMixin):
         if entry is None:
             account = Account(code, self._switch)
             entry = describe(item, function, account)
-            # where it fails, each call tries again and notes why it is not measured
+            # if it fails, each call tries again and notes why it is not measured
             with guarded("the counters are not in place"):
-                self._engine.attach()
+                self._engine.refresh_counters()
             self._switch.add(account, None if entry.compiler else function)
             self._entries[id(code)] = entry
         return entry
@@ -219,7 +219,7 @@ class LineProfiler(WrappingMixin):
         inner = python_function(function)
         entry = self._entries[id(original(inner.__code__))]
         if entry.wrapped is None:
-            # what another decorator calls is no wrapper's to exchange
+            # a function that another decorator calls cannot be exchanged by our wrapper
             entry.wrapped = function is inner or entry.compiler is not None
             if entry.wrapped:
                 self._switch.remove(entry.account)
@@ -228,9 +228,9 @@ class LineProfiler(WrappingMixin):
 
 
 class WatchingSwitch(Switch):
-    """Watches the functions that were only added while it is on; wrapped ones always are.
+    """Switch that watches functions without a wrapper only while it is on.
 
-    So that what a finished ``with`` block had profiled runs at full speed again.
+    After a ``with`` block has ended, they run at full speed again.
     """
 
     __slots__ = ("_engine", "_functions")
@@ -244,14 +244,14 @@ class WatchingSwitch(Switch):
         return Switch, ()
 
     def add(self, account: Account, function: FunctionType | None) -> None:
-        """Watch ``account`` whenever the switch is on, in ``function`` by whomever it is called."""
+        """Watch ``account`` while the switch is on, wherever ``function`` is called."""
         with self._engine.lock:
             if self.count:
                 self._engine.watch(account, function)
             self._functions.append((account, function))
 
     def remove(self, account: Account) -> bool:
-        """Leave the watching to others; return whether it was ours."""
+        """Stop watching ``account``; return whether it was watched by this switch."""
         with self._engine.lock:
             mine = [each for each in self._functions if each[0] is account]
             for each in mine:

@@ -1,7 +1,7 @@
 """A region of the program between two calls of ours, measured beside its profiled lines.
 
-A read of a counter starts a new peak for everybody. A region stands among the threads that are
-inside profiled code as one more of them, so that neither side's reads take a peak from the other.
+Reading a counter resets its peak for everybody. A region is therefore registered as one more
+thread inside profiled code: each side's reads raise the other's peaks.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ class DeviceLevel:
     device: str
     """torch's spelling: ``cpu``, ``cuda:0``."""
     allocated: int
-    """Handed out by the framework's allocator."""
+    """Bytes handed out by the framework's allocator."""
     peak: int
-    """The most of it at any instant since the last reading."""
+    """The largest ``allocated`` since the last read."""
     reserved: int
-    """Held by the allocator; on the host the resident set of the process."""
+    """Bytes held by the allocator; on the host the resident set of the process."""
 
 
 class MeasuredRegion:
-    """Reads every counter between :meth:`begin` and :meth:`end`.
+    """A region in which every counter can be read, between :meth:`begin` and :meth:`end`.
 
-    Where an exception ends the region, :meth:`end` can be called later, from any thread.
+    :meth:`end` can be called from any thread, also long after an exception.
     """
 
     def __init__(self, shared: Engine = engine) -> None:
         self._engine = shared
         self._activation: Activation | None = None
         self.thread: int | None = None
-        """The thread that it began in; None where it is not on."""
+        """Identity of the thread it began in; None if it is off."""
 
     def begin(self) -> list[DeviceLevel]:
-        """Take up frameworks imported since, and begin; return the first read."""
+        """Begin, with frameworks imported since; return the first read."""
         self.end()
-        self._engine.attach()
+        self._engine.refresh_counters()
         # no thread has a negative identity
         state = ThreadState(-id(self), self._engine)
         self._activation = Activation(_EMPTY_CODE, (), state)
@@ -57,17 +57,17 @@ class MeasuredRegion:
 
     @property
     def counters(self) -> Sequence[Counter]:
-        """Counters of the slots of a read."""
+        """The counters that a read covers, in order."""
         return self._engine.counters.counters
 
     def notes(self) -> list[str]:
-        """Return what the frameworks have to say about their figures, a line each."""
+        """Return the notes on the figures, one line each."""
         return self._engine.counters.notes()
 
     def figures(self) -> Sequence[int]:
-        """Read every counter; give what :meth:`levels` takes, nothing where the region is not on.
+        """Read every counter, as input for :meth:`levels`; return nothing if the region is off.
 
-        Called cold between two phases of a step: keep it to as few calls as possible.
+        Runs once per phase of a step, with cold caches: keep it to as few calls as possible.
         """
         activation = self._activation
         if activation is None:
@@ -75,16 +75,16 @@ class MeasuredRegion:
         thread = activation.thread
         if thread.generation != thread.counters.generation:
             thread.renew()
-        if len(thread.busy) > 1 or activation.pending:
-            return thread.read_beside_others(activation)
+        if len(thread.busy) > 1 or activation.missed_peaks:
+            return thread.read_and_raise_peaks(activation)
         return thread.read()
 
     def levels(self, figures: Sequence[int]) -> list[DeviceLevel]:
-        """Return the levels of all devices that were in use, in the order of :attr:`counters`."""
+        """Return the levels of all devices in use, in the order of :attr:`counters`."""
         levels = []
         for counter, offset in zip(self.counters, range(0, len(figures), WIDTH), strict=False):
             allocated, peak, reserved = figures[offset : offset + WIDTH]
-            # a peak that was read before the device's first use is below what is allocated now
+            # a peak from before the device's first use is below what is allocated now
             most = allocated if 0 <= peak < allocated else peak
             levels.append(DeviceLevel(counter.device, allocated, most, reserved))
         return levels
@@ -102,7 +102,7 @@ class MeasuredRegion:
 
 
 _EMPTY_CODE = compile("", "<tensorlens>", "exec")
-"""No profiled line is of this code."""
+"""Code without any profiled line."""
 
 
 METRIC_DESCRIPTIONS = {
@@ -110,11 +110,11 @@ METRIC_DESCRIPTIONS = {
     "peak": "The most of them at any instant since the last reading",
     "reserved": "Bytes that the allocator holds; on the host the resident set",
 }
-"""Figure of a :class:`DeviceLevel` to what it is in words, for exporters."""
+"""Field of :class:`DeviceLevel` to its description, for exporters."""
 
 
 class LevelReader:
-    """Reads the levels of all devices, from any thread; others' measurements keep their peaks."""
+    """Reader of the levels of all devices, for any thread; others keep their peaks."""
 
     def __init__(self) -> None:
         self._region = MeasuredRegion()
@@ -133,7 +133,7 @@ class LevelReader:
             return self._region.read()
 
     def notes(self) -> list[str]:
-        """Return why figures are unknown, and what the frameworks say about theirs."""
+        """Return why figures are unknown, and the notes of the frameworks."""
         with self._lock:
             missing = [
                 f"{counter.device}: {figure} is n/a: {reason}"
@@ -143,7 +143,7 @@ class LevelReader:
             return [*missing, *self._region.notes()]
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading: :meth:`read` returns nothing from now on."""
         with self._lock:
             self._is_closed = True
             self._region.end()

@@ -1,4 +1,4 @@
-"""Makes a LineReport of the accounts."""
+"""Builds a line report from the accounts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tensorlens.lines.report import (
     LineReport,
     ResidentLine,
 )
-from tensorlens.lines.tracing.accounts import Account, BackwardPass, DeviceFigures, LineStats
+from tensorlens.lines.tracing.accounts import Account, BackwardPasses, DeviceFigures, LineStats
 
 if TYPE_CHECKING:
     from tensorlens.recording.record import BackwardLines
 
 
-_MOST_NESTED_CALLS = 5
-"""How many calls a bound is followed outwards."""
+_MAX_NESTED_CALLS = 5
+"""Depth of callers to which a bound on growth is followed."""
 _RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
 CLEARED = "not called since the figures were cleared"
@@ -43,11 +43,11 @@ def build_report(
     process: str | None = None,
     ending: Ending | None = None,
 ) -> LineReport:
-    """Return the record of what the accounts hold now.
+    """Return the report of the present figures.
 
-    ``devices`` limits it to those names, in that order; one that was never used is listed with
-    the reason instead of figures. ``process`` names a child process, ``ending`` tells how the
-    program ended where it did not come to its end.
+    ``devices`` limits it to those names, in that order; a device never used is listed with the
+    reason instead of figures. ``process`` names a child process; ``ending`` is what ended the
+    program early.
     """
     slots = list(enumerate(counters.counters))
     if devices is not None:
@@ -55,9 +55,9 @@ def build_report(
     sources = [_source(counter) for _, counter in slots]
     seen = {source.name for source in sources}
     sources += [_unused(name) for name in devices or () if name not in seen]
-    tables = _Tables(slots, devices, _backward(), ending is not None)
+    tables = _TableMaker(slots, devices, _backward(), ending is not None)
     return LineReport(
-        functions=tuple(table for function in functions for table in tables.of(function)),
+        functions=tuple(table for function in functions for table in tables.tables_for(function)),
         devices=tuple(sources),
         process=ranks.label(process),
         notes=tuple(counters.notes()),
@@ -66,7 +66,7 @@ def build_report(
 
 
 def _backward() -> BackwardLines | None:
-    """Return what recordings know of backward, importing nothing where there was none."""
+    """Return what recordings tell of backward, importing nothing if there was none."""
     if _RECORDINGS not in sys.modules:
         return None
     from tensorlens.recording.record import total_backward
@@ -89,22 +89,22 @@ def _unused(name: str) -> DeviceSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tables:
-    """Makes the tables of functions."""
+class _TableMaker:
+    """Builder of the tables of functions."""
 
     slots: Sequence[tuple[int, Counter]]
     devices: Sequence[str] | None
     recorded: BackwardLines | None
     is_cut: bool
-    """The program did not come to its end: the last hit may be of a step that had not ended."""
+    """Whether the program ended early: the last hit may belong to an unfinished step."""
 
-    def of(self, function: ProfiledFunction) -> Iterator[FunctionLines]:
-        """Give what ran line by line, and what graphs did that its lines had built."""
+    def tables_for(self, function: ProfiledFunction) -> Iterator[FunctionLines]:
+        """Yield the table of lines that ran, and that of graphs that the lines had built."""
         graphs = function.account.graphs
         figures = None if graphs is None else graphs.figures()
         if figures is not None and self.devices is not None and figures.device not in self.devices:
             figures = None
-        # the call of a compiled function is told by its graph
+        # the graph's table has the call of a compiled function
         own = {function.first_line} if function.compiler else set()
         if figures is None or set(function.account.lines) - own:
             yield self._function(function)
@@ -140,7 +140,7 @@ class _Tables:
         account: Account,
         backward: Mapping[str, Mapping[tuple[str, int], int]],
     ) -> Line:
-        stats, passes = account.lines.get(number), account.passes.get(number)
+        stats, passes = account.lines.get(number), account.backward_passes.get(number)
         if stats is None:
             return Line(number, source)
         memory = {}
@@ -158,11 +158,11 @@ class _Tables:
     def _growth(
         self, account: Account, stats: LineStats, slot: int, seen: tuple[Account, ...] = ()
     ) -> int:
-        """Return how much a line can have leaked: at most what the lines that call it have.
+        """Return how much a line can have leaked: at most as much as the lines that call it.
 
-        In a program that was cut short the last hit is left out, unless the line ran once beside a
-        loop. Where its callers are not known, a line that ran several times in each call, of
-        several, counts as nothing then: layers in a step, whose hits survive each other.
+        If the program ended early, the last hit does not count, unless the line ran once and
+        another one in a loop. A line with unknown callers that ran several times in each of
+        several calls counts as 0 then: 12 layers a step keep 11 hits' bytes in a step cut short.
         """
         cell, is_cut = stats.cells[slot], self.is_cut
         others = [*account.lines.values()]
@@ -174,14 +174,14 @@ class _Tables:
         return 0 if is_cut and stats.hits > account.calls > 1 else grown
 
     def _bound(self, account: Account, slot: int, seen: tuple[Account, ...]) -> int | None:
-        """Return the most that the lines that called a function can have left for good.
+        """Return the most that the callers of a function can have left for good.
 
-        None where that is not known: a line called it that was not profiled, or still runs.
+        None if unknown: a line called it that was not profiled, or that still runs.
         """
-        if not account.callers or account in seen or len(seen) >= _MOST_NESTED_CALLS:
+        if not account.callers or account in seen or len(seen) >= _MAX_NESTED_CALLS:
             return None
         total = 0
-        # of a thread that runs, callers are added meanwhile
+        # a copy: a running thread may add callers
         for caller in [*account.callers]:
             stats = None if caller is None else caller[0].lines.get(caller[1])
             if caller is not None and stats is not None and slot < len(stats.cells):
@@ -192,7 +192,7 @@ class _Tables:
 
 
 def _is_compiled(function: ProfiledFunction) -> bool:
-    """Tell whether none of a function's lines ran by itself: its call stands for them."""
+    """Return whether a function's call stands for its lines, none of which ran by itself."""
     return bool(function.compiler) and set(function.account.lines) <= {function.first_line}
 
 
@@ -220,7 +220,7 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
     return "; ".join(notes) or None
 
 
-def _residents(passes: BackwardPass | None, slot: int) -> tuple[ResidentLine, ...] | None:
+def _residents(passes: BackwardPasses | None, slot: int) -> tuple[ResidentLine, ...] | None:
     if passes is None or slot >= len(passes.residents):
         return None
     return tuple(ResidentLine(*line, nbytes) for line, nbytes in passes.residents[slot]) or None
@@ -248,7 +248,7 @@ def _known(figure: int) -> int | None:
 
 
 def graph_table(function: ProfiledFunction, figures: TracedFigures) -> FunctionLines:
-    """Return the table of the graphs that have nodes of a function's lines."""
+    """Return the table of the graphs that have nodes from a function's lines."""
     source = dict(enumerate(function.source, function.first_line))
     whole = {figures.device: _node_memory(figures.whole, figures.growth)}
     notes = list(figures.notes)

@@ -1,8 +1,8 @@
-"""Callables that switch the tracer on while they run and change nothing else.
+"""Wrappers that switch the tracer on while a callable runs and change nothing else.
 
-``line_profiler``'s mixin tells the kinds of callables apart and rebuilds methods, properties and
-partials around what is defined here. Its own generator and coroutine wrappers are not used: they
-lose return values and what is thrown in.
+``line_profiler``'s mixin distinguishes kinds of callables and rebuilds methods, properties and
+partials around the wrappers defined here. Its own wrappers of generators and coroutines lose
+return values and thrown exceptions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from line_profiler.profiler_mixin import ByCountProfilerMixin
 
 from tensorlens.frameworks.compilers import compiler
-from tensorlens.lines.functions import ProfiledFunction, compile_marker
+from tensorlens.lines.functions import ProfiledFunction, compile_mark
 from tensorlens.lines.tracing.accounts import Switch
 from tensorlens.lines.tracing.activation import Activation, note_failure
 from tensorlens.lines.tracing.engine import Engine, ThreadState
@@ -29,16 +29,16 @@ CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
 
 
 class ScopeState(NamedTuple):
-    """State that :meth:`CallScope.leave` must undo."""
+    """State for :meth:`CallScope.leave` to undo."""
 
     thread: ThreadState
     height: int
     whole: Activation | None
-    """That of a function whose lines are compiled away: no tracer ends it."""
+    """Activation of a function whose lines are compiled away: no event ends it."""
 
 
 class UnmeasuredScope:
-    """The region around a wrapped function that was pickled by value into another process."""
+    """The scope of a wrapped function that was pickled by value into another process."""
 
     def target(self, function: Any) -> Any:
         """Return what to call: ``function`` itself."""
@@ -47,28 +47,28 @@ class UnmeasuredScope:
     def enter(self, *_: Any) -> None:
         """Do nothing."""
 
-    leave = over = mark_traced = mark_compiled = enter
+    leave = call_ended = mark_traced = mark_compiled = enter
 
 
 class CallScope:
-    """The region around a wrapped function, whose call begins and ends in it."""
+    """The scope of the calls of one wrapped function: switches the tracer on and off."""
 
     def __init__(
         self,
         engine: Engine,
         switch: Switch,
         entry: ProfiledFunction,
-        call_ended: CallEnded,
+        on_call_ended: CallEnded,
     ) -> None:
         self._engine = engine
         self._switch = switch
         self._entry = entry
-        self._call_ended = call_ended
+        self._on_call_ended = on_call_ended
         self._targets: dict[int, Any] = {}
-        self.mark_compiled = compile_marker(entry)
+        self.mark_compiled = compile_mark(entry)
 
     def __reduce__(self) -> tuple[type[UnmeasuredScope], tuple[()]]:
-        # cloudpickle sends a function of __main__ with its closure: the profiler stays here
+        # cloudpickle sends a function of __main__ with its closure; the profiler stays here
         return UnmeasuredScope, ()
 
     def enter(self) -> ScopeState | None:
@@ -80,7 +80,7 @@ class CallScope:
             return None
 
     def target(self, function: Any) -> Any:
-        """Return what to call in place of ``function``: one that reports its lines."""
+        """Return the function to call in place of ``function``, which reports its lines."""
         if id(function) not in self._targets:
             self._targets[id(function)] = self._twin_of(function)
         return self._targets[id(function)]
@@ -90,16 +90,16 @@ class CallScope:
         try:
             thread = self._engine.thread() if entered is None else entered.thread
         except Exception as failure:
-            # the counters are not to be had: nothing was switched on
+            # the counters failed: nothing was switched on
             note_failure((self._entry.account,), "a call", failure)
             return
         interrupted = thread.interrupted or isinstance(error, KeyboardInterrupt)
-        thread.interrupted = True  # until all is undone: one more interrupt may end it half way
+        thread.interrupted = True  # until all is undone: another interrupt may end it half way
         if entered is not None:
             _, height, whole = entered
             self._switch.off()
             if height:
-                thread.give_back(height)
+                thread.lower_recursion_limit(height)
             try:
                 if whole is not None and (whole.start is not None or error is not None):
                     whole.finish(error)
@@ -112,15 +112,15 @@ class CallScope:
         thread.interrupted = interrupted
 
     def mark_traced(self) -> None:
-        """Note that the call only builds a graph."""
+        """Count a call that only builds a graph."""
         self._entry.account.traced += 1
 
-    def over(self, error: BaseException | None) -> None:
-        """A call has ended."""
+    def call_ended(self, error: BaseException | None) -> None:
+        """Report the end of a call, by ``error`` if given."""
         if error is not None:
             self._engine.explain(error)
         try:
-            self._call_ended(self._entry, error)
+            self._on_call_ended(self._entry, error)
         except Exception as failure:
             note_failure((self._entry.account,), "a call", failure)
 
@@ -129,7 +129,7 @@ class CallScope:
         self._switch.on()
         height = len(thread.stack)
         if height:
-            thread.lend(height)
+            thread.raise_recursion_limit(height)
         whole = None
         if self._entry.compiler is not None:
             account = self._entry.account
@@ -163,8 +163,8 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         if self._already_a_wrapper(func):
             return func
         region = self._region(func)
-        # no globals: see _among_the_names_of
-        mark, probe, hand_over = region.mark_compiled, compiler, _handing_over
+        # no globals: see _with_globals_of
+        mark, probe, moving_call = region.mark_compiled, compiler, _moving_call
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if probe.is_tracing():
@@ -173,7 +173,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             if probe.is_building():
                 region.mark_traced()
                 return probe.as_called(func)(*args, **kwargs)
-            call, given = hand_over(args, kwargs)
+            call, given = moving_call(args, kwargs)
             del args
             entered = None
             try:
@@ -182,14 +182,14 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
                 result = call(target, given, kwargs)
             except BaseException as error:
                 region.leave(entered, error)
-                region.over(error)
+                region.call_ended(error)
                 raise
             region.leave(entered, None)
-            region.over(None)
+            region.call_ended(None)
             return result
 
-        made = self._mark_wrapper(_among_the_names_of(func, wrapper))
-        # autograph is to convert what is inside and not this; see Compiler.as_called
+        made = self._mark_wrapper(_with_globals_of(func, wrapper))
+        # autograph is to convert the function inside; see Compiler.as_called
         made.autograph_info__ = {}
         return made
 
@@ -240,7 +240,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             step: Awaitable[Any] = inner.__anext__()
             while True:
                 try:
-                    items = [await _Awaiting(step, region, whole=False)]
+                    items = [await _Awaiting(step, region, is_whole_call=False)]
                 except StopAsyncIteration:
                     return
                 try:
@@ -258,13 +258,13 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
 
 
 def _steps(
-    inner: Any, region: CallScope, closed: list[Any] | None = None, *, whole: bool = True
+    inner: Any, region: CallScope, closed: list[Any] | None = None, *, is_whole_call: bool = True
 ) -> Generator[Any, Any, Any]:
     """``yield from inner`` (PEP 380), with the tracer on only while ``inner`` runs.
 
     ``closed`` receives what ``inner.close()`` returns, if anything (Python 3.13 and later);
-    ``whole`` is False for one step of many. Nothing that passes through is kept in a local: a
-    batch that its consumer drops must go.
+    ``is_whole_call`` is False for one step of many. No passing value is kept in a local: a batch
+    that its consumer drops must be freed.
     """
     resume, passing = inner.send, [None]
     while True:
@@ -274,12 +274,12 @@ def _steps(
             passing.append(resume(passing.pop()))
         except StopIteration as end:
             region.leave(entered, None)
-            if whole:
-                region.over(None)
+            if is_whole_call:
+                region.call_ended(None)
             return end.value
         except BaseException as error:
             region.leave(entered, error)
-            region.over(None if isinstance(error, StopAsyncIteration) else error)
+            region.call_ended(None if isinstance(error, StopAsyncIteration) else error)
             raise
         region.leave(entered, None)
         try:
@@ -294,7 +294,7 @@ def _steps(
                     closed.append(value)
             finally:
                 region.leave(entered, None)
-                region.over(None)
+                region.call_ended(None)
             raise
         except BaseException as error:
             passing.append(error)  # type: ignore[arg-type]
@@ -304,22 +304,22 @@ def _steps(
 class _Awaiting:
     """The awaitable form of :func:`_steps`."""
 
-    __slots__ = ("_inner", "_region", "_whole")
+    __slots__ = ("_inner", "_is_whole_call", "_region")
 
-    def __init__(self, inner: Any, region: CallScope, *, whole: bool = True) -> None:
+    def __init__(self, inner: Any, region: CallScope, *, is_whole_call: bool = True) -> None:
         self._inner = inner
         self._region = region
-        self._whole = whole
+        self._is_whole_call = is_whole_call
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return _steps(self._inner, self._region, whole=self._whole)
+        return _steps(self._inner, self._region, is_whole_call=self._is_whole_call)
 
 
-def _among_the_names_of(function: Any, wrapper: Any) -> Any:
-    """Return ``wrapper`` as a wrapper of ``function`` that has the same globals.
+def _with_globals_of(function: Any, wrapper: Any) -> Any:
+    """Return ``wrapper`` with the globals of ``function``, as its wrapper.
 
-    ``torch.jit.script`` compiles the source of the function below every wrapper, but looks up its
-    names where the outermost one was made (torch/_jit_internal.py, get_closure).
+    ``torch.jit.script`` compiles the source of the innermost function, but looks up its names in
+    the globals of the outermost wrapper (torch/_jit_internal.py, get_closure).
     """
     inner = inspect.unwrap(function)
     if isinstance(inner, types.FunctionType):
@@ -327,7 +327,7 @@ def _among_the_names_of(function: Any, wrapper: Any) -> Any:
             wrapper.__code__, inner.__globals__, wrapper.__name__, None, wrapper.__closure__
         )
     wrapper = functools.update_wrapper(wrapper, function)
-    # Keras asks inspect.getfullargspec for the arguments of __init__, which looks at no __wrapped__
+    # Keras reads arguments of __init__ by inspect.getfullargspec, which ignores __wrapped__
     if wrapper.__name__ == "__init__" or not _is_method(wrapper):
         with suppress(TypeError, ValueError):
             wrapper.__signature__ = inspect.signature(function)
@@ -335,10 +335,10 @@ def _among_the_names_of(function: Any, wrapper: Any) -> Any:
 
 
 def _is_method(function: Any) -> bool:
-    """Tell whether a function is defined in the body of a class.
+    """Return whether a function is defined in the body of a class.
 
-    ``functools.wraps`` of a bound one (of Keras, around ``build``) copies its attributes: a
-    signature among them would be taken for the wrapper's own, ``self`` included.
+    ``functools.wraps`` of a bound method (Keras's, around ``build``) copies its attributes: a
+    signature would then count as that of the outer wrapper, ``self`` included.
     """
     return function.__qualname__.rpartition(".")[0].rpartition(".")[2] not in ("", "<locals>")
 
@@ -346,11 +346,11 @@ def _is_method(function: Any) -> bool:
 _Call = Callable[[Any, list[Any], dict[str, Any]], Any]
 
 
-def _handing_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Call, list[Any]]:
-    """Return what calls a function with arguments that nobody else then holds.
+def _moving_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Call, list[Any]]:
+    """Return a callable that moves the arguments into a call, and the arguments, reversed.
 
-    ``func(*args)`` would keep the arguments alive until it returns; without the wrapper, a
-    function that drops its argument frees it.
+    ``func(*args)`` would keep the arguments alive until it returns; without a wrapper, a function
+    that drops its argument frees it.
     """
     return _call_of(len(args), tuple(kwargs)), list(reversed(args))
 

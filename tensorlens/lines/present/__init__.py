@@ -28,7 +28,7 @@ from tensorlens.render.figures import device_names, device_sources, size
 from tensorlens.render.source import place
 from tensorlens.render.view import View
 
-_MOST_RESIDENTS = 3
+_MAX_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
 _CUT = "what stayed is judged without the last hit of each line: its step may not have ended"
 
@@ -113,7 +113,7 @@ def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
     The bytes of lines are part of their net, and others may have freed some: then there is no rest.
     """
     memory = peak.entry.memory
-    residents = (memory.residents or ())[:_MOST_RESIDENTS]
+    residents = (memory.residents or ())[:_MAX_RESIDENTS]
     if not residents:
         return
     lines = {

@@ -37,7 +37,7 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import device_names, duration, size
 from tensorlens.render.view import SHOW_ALL, View
 
-_TIPS = {
+_COLUMN_TIPS = {
     "Line": "Line number",
     "Hits": "How often the line ran",
     "Time": "Wall time over all hits, calls included",
@@ -52,18 +52,18 @@ _TIPS = {
     "Backward": ("Bytes allocated in backward because of this line, as recorded"),
 }
 """The columns in order, and what they mean."""
-_GIVE_WAY = {
+_SOURCE_WIDTHS = {
     **{"Net first": 44, "Net max": 44, "Reserved": 36, "Time": 32, "Allocated": 32},
     **{"Backward": 28, "Hits": 24},
 }
 """Columns in the order in which they go where there is no room, and how wide the source must still
 be for them to stay."""
-_OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
+_NOT_OF_GRAPHS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
-_OF_REPEATS = ("Net max", "Net first")
-_OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
+_NEED_SEVERAL_HITS = ("Net max", "Net first")
+_OVERVIEW_COLUMNS = ("Device", "Peak", "Net sum", "Backward")
 _NET = "Net sum: what a line left, all hits added; other lines may free it."
-_OF_A_LINE = ("Line", "Hits", "Time", "Device")
+_ALWAYS_SHOWN = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
 
@@ -96,12 +96,12 @@ def function_tables(
             else section
         )
     if is_short and folded:
-        yield Only(("text",), lambda: [_others(folded)])
+        yield Only(("text",), lambda: [_folded_functions(folded)])
 
 
 def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
     """Return the lines that matter, by their peaks."""
-    titles = [title for title in _OF_THE_OVERVIEW if any(each.title == title for each in columns)]
+    titles = [title for title in _OVERVIEW_COLUMNS if any(each.title == title for each in columns)]
     has_source = any(each.title == "Source" for each in columns)
     rows = []
     for each in drawn.overview.places:
@@ -121,7 +121,7 @@ def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
     )
 
 
-def _others(functions: Sequence[FunctionLayout]) -> Table:
+def _folded_functions(functions: Sequence[FunctionLayout]) -> Table:
     """Return one row for each function whose lines a text leaves out."""
     return Table(
         (
@@ -142,26 +142,26 @@ def function_columns(
     functions: Sequence[FunctionLayout], *, several: bool, of_graphs: bool = False
 ) -> tuple[Column, ...]:
     """Return the columns of all tables that are to read alike."""
-    absent = {*_OF_RUNS} if of_graphs else set[str]()
+    absent = {*_NOT_OF_GRAPHS} if of_graphs else set[str]()
     if not several:
         absent.add("Device")
     if not any(each.repeated for each in functions):
-        absent.update(_OF_REPEATS)
+        absent.update(_NEED_SEVERAL_HITS)
     if not any(each.recorded for each in functions):
         absent.add("Backward")
     if not any(each.entries for each in functions):
-        absent.update(title for title in _TIPS if title not in _OF_A_LINE)
+        absent.update(title for title in _COLUMN_TIPS if title not in _ALWAYS_SHOWN)
     has_source = any(line.source for each in functions for line in each.function.lines)
     return (
         *(
             Column(
                 title,
                 "text" if title == "Device" else "figure",
-                [*_GIVE_WAY].index(title) if title in _GIVE_WAY else None,
-                _GIVE_WAY.get(title, 0),
+                [*_SOURCE_WIDTHS].index(title) if title in _SOURCE_WIDTHS else None,
+                _SOURCE_WIDTHS.get(title, 0),
                 tip=GRAPH_COLUMNS.get(title, tip) if of_graphs else tip,
             )
-            for title, tip in _TIPS.items()
+            for title, tip in _COLUMN_TIPS.items()
             if title not in absent
         ),
         *((Column("Source", "source"),) if has_source else ()),

@@ -1,1 +1,1 @@
-"""Line events: sources of them by Python version, threads, and the accounts they are added to."""
+"""Line events by Python version, the threads they come from, and the accounts they fill."""

@@ -1,4 +1,4 @@
-"""The figures of each line, added up as it runs: constant memory per line, however often it runs.
+"""The running figures of each line, in constant memory per line.
 
 Figures travel as one flat sequence, three integers a device (allocated, peak since the previous
 read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines.counters`.
@@ -16,17 +16,22 @@ from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.compilers import TracedCode
 
 _Marks: TypeAlias = "tuple[int, int, int, _Marks | None]"
-"""How many marks there are; the start of a hit, what had survived before it, the marks below.
+"""A linked stack of marks: its depth, a hit's start, ``survived`` before that hit, the marks below.
 
-Tuples, since a change of a list is a call."""
-_MOST_MARKS = 8
+Plain tuples: changing a list would be a call."""
+_MAX_MARKS = 8
 
 WIDTH = 3
-"""Figures a slot: allocated, peak, reserved."""
+"""Figures per slot: allocated, peak, reserved."""
 
 
 class DeviceFigures:
-    """The running figures of one line on one device, in bytes."""
+    """The running figures of one line on one device, in bytes.
+
+    ``survived`` bounds what can have leaked. When a hit begins, of the previous hit's net at most
+    what the device has grown by since that hit began can still be there. Marks are the starts of
+    such hits: when a hit begins at or below a mark, all that survived since the mark is gone.
+    """
 
     __slots__ = (
         "allocated", "first_start", "inner", "last_net", "last_start", "marks", "net",
@@ -39,25 +44,22 @@ class DeviceFigures:
         self.reserved = UNKNOWN
         self.net = 0
         self.inner = 0
-        """Part of ``net`` that lines of profiled functions have that it called."""
+        """Part of ``net`` that is the net of profiled functions it called."""
         self.net_max: int | None = None
         self.net_first: int | None = None
         self.rise = 0
-        """How far the highest peak is above the start of its hit."""
+        """Bytes from the start of its hit to the highest peak."""
         self.first_start = 0
-        """Bytes handed out when the first hit began."""
+        """Allocated bytes when the first hit began."""
         self.last_start = 0
         self.last_net = 0
         self.marks: _Marks | None = None
-        """The starts of hits whose net may be there still: it is gone where a level as low comes
-        again."""
         self.survived = 0
-        """Of each hit's net, what can have been there still when the next one began."""
         self.unread = False
-        """A read failed at a start or an end: the sum of nets is not known."""
+        """Whether a read at a start or an end failed: the sum of nets is unknown then."""
 
     def note_survivors(self, start: int) -> None:
-        """Note what of the last hit's net can be there still when the next begins at ``start``."""
+        """Update ``survived`` as the next hit begins at ``start`` bytes."""
         marks = self.marks
         while marks is not None:
             _, level, survived, below = marks
@@ -68,7 +70,7 @@ class DeviceFigures:
         grown = start - self.last_start
         if self.last_net > 0 and grown > 0:
             depth = 0 if marks is None else marks[0]
-            if depth < _MOST_MARKS:
+            if depth < _MAX_MARKS:
                 marks = depth + 1, self.last_start, self.survived, marks
             self.survived += grown if grown < self.last_net else self.last_net
         self.marks = marks
@@ -89,14 +91,14 @@ class LineStats:
         self.raised: str | None = None
 
     def widen(self, slots: int, lock: AbstractContextManager[Any]) -> None:
-        """Make room for the figures of devices that came into use."""
-        with lock:  # two threads at once would make too much of it
+        """Add cells for devices that came into use."""
+        with lock:  # two threads at once would add too many
             while len(self.cells) < slots:
                 self.cells.append(DeviceFigures())
 
 
 class Switch:
-    """Whether a profiler's accounts are to be filled: on while ``count`` is above 0."""
+    """The switch of a profiler's accounts: on while ``count`` is above 0."""
 
     __slots__ = ("count",)
 
@@ -113,11 +115,11 @@ class Switch:
 
 
 class Account:
-    """All that was seen of one code object, for one profiler."""
+    """The figures of one code object, for one profiler."""
 
     __slots__ = (
-        "callers", "calls", "cleared", "code", "failure", "graphs", "lines", "passes", "switch",
-        "traced",
+        "backward_passes", "callers", "calls", "cleared", "code", "failure", "graphs", "lines",
+        "switch", "traced",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, switch: Switch) -> None:
@@ -125,18 +127,18 @@ class Account:
         self.switch = switch
         self.calls = 0
         self.cleared = False
-        """There were figures, and they were cleared."""
+        """Whether figures were cleared."""
         self.lines: dict[int, LineStats] = {}
         self.callers: set[tuple[Account, int] | None] = set()
-        """The profiled lines that called it; None where another line did."""
-        self.passes: dict[int, BackwardPass] = {}
-        """The lines that run backward passes."""
+        """The profiled lines that called it; None stands for any other line."""
+        self.backward_passes: dict[int, BackwardPasses] = {}
+        """Line number to the backward passes that the line runs."""
         self.failure: str | None = None
-        """Failures inside tensorlens, or tracers that cut in, while it was being filled."""
+        """The last failure inside tensorlens, or the tracer that took over, for the note."""
         self.traced = 0
-        """How often it ran only to build a graph."""
+        """Number of calls that only built a graph."""
         self.graphs: TracedCode | None = None
-        """Followers of the graphs that have nodes of it, where there are any."""
+        """Figures of the graphs that have nodes of its lines; None without a graph framework."""
 
     @property
     def ran(self) -> bool:
@@ -144,30 +146,30 @@ class Account:
         return bool(self.calls) or (self.graphs is not None and self.graphs.figures() is not None)
 
     def clear(self) -> None:
-        """Start afresh; activations in flight go on into the fresh figures."""
+        """Reset the figures; running activations add to the new ones."""
         self.cleared = self.cleared or self.ran or bool(self.traced)
         self.calls = self.traced = 0
         self.lines = {}
-        for each in self.passes.values():
+        for each in self.backward_passes.values():
             each.clear()
         self.failure = None
         if self.graphs is not None:
             self.graphs.clear()
 
     def line(self, lineno: int) -> LineStats:
-        """Return the figures of a line, made on its first use."""
+        """Return the figures of a line, created on first use."""
         stats = self.lines.get(lineno)
         if stats is None:
             stats = self.lines.setdefault(lineno, LineStats())
         return stats
 
 
-_CALL = re.compile(r"\bbackward\(|\bautograd\.grad\(|\btape\.gradient\(")
+_BACKWARD_CALL = re.compile(r"\bbackward\(|\bautograd\.grad\(|\btape\.gradient\(")
 _DEFINITION = re.compile(r"\s*(async\s+)?def\s")
-_FIRST = 4
-"""Passes that are each looked at; of later ones the powers of two."""
-_MOST = 20
-"""Lines that are kept of a pass, those with the most bytes."""
+_ALWAYS_EXAMINED = 4
+"""The first passes of a line are all examined, later ones at powers of two."""
+_MAX_RESIDENTS = 20
+"""Lines kept of a pass, those with the most bytes."""
 
 
 class LineKey(NamedTuple):
@@ -178,8 +180,8 @@ class LineKey(NamedTuple):
     function: str
 
 
-class BackwardPass:
-    """The passes that one line runs, one after the other."""
+class BackwardPasses:
+    """The successive backward passes of one line, and what was resident at the largest."""
 
     __slots__ = ("_at_begin", "_at_end", "_count", "_peaks", "residents")
 
@@ -189,37 +191,37 @@ class BackwardPass:
         self._at_end: dict[LineKey, list[int]] = {}
         self._peaks: list[tuple[int, int]] = []
         self.residents: list[list[tuple[LineKey, int]]] = []
-        """A slot each, of the pass with the highest peak: the lines that had left most since the
+        """Per slot, for the pass with the highest peak: the lines that had left most since the
         pass before, and their bytes, without those of the profiled functions that they called.
-        Empty where no look was taken at that pass."""
+        Empty if that pass was not examined."""
 
     def begin(self, accounts: Callable[[], Iterable[Account]]) -> None:
-        """Note that the line begins."""
+        """Called when the line begins."""
         self._count += 1
-        if _is_looked_at(self._count):
+        if _is_examined(self._count):
             self._at_begin = dict(_own_nets(accounts()))
 
     def end(
         self, accounts: Callable[[], Iterable[Account]], peaks: Sequence[int], rises: Sequence[int]
     ) -> None:
-        """Note that the line has ended, with its peak of each slot and how far it rose to it."""
-        is_looked_at = _is_looked_at(self._count)
+        """Called when the line has ended, with its peak and its rise in each slot."""
+        is_examined = _is_examined(self._count)
         for slot, peak in enumerate(zip(peaks, rises, strict=True)):
             if slot == len(self._peaks):
                 self._peaks.append((0, 0))
                 self.residents.append([])
-            # of equal peaks the one that rose most, as a line's figures have it; the last of these,
-            # as before the first pass lines count that ran long ago
+            # of equal peaks that with the largest rise, as in a line's figures; of these the last,
+            # since before the first pass lines of long ago count as well
             highest = self._peaks[slot]
-            if peak > highest or (peak == highest and is_looked_at):
+            if peak > highest or (peak == highest and is_examined):
                 self._peaks[slot] = peak
-                grown = self._grown(slot) if is_looked_at else ()
-                self.residents[slot] = sorted(grown, key=lambda each: -each[1])[:_MOST]
-        if _is_looked_at(self._count + 1):
+                grown = self._grown(slot) if is_examined else ()
+                self.residents[slot] = sorted(grown, key=lambda each: -each[1])[:_MAX_RESIDENTS]
+        if _is_examined(self._count + 1):
             self._at_end = dict(_own_nets(accounts()))
 
     def clear(self) -> None:
-        """Start afresh."""
+        """Reset all figures."""
         self.__init__()  # type: ignore[misc]
 
     def _grown(self, slot: int) -> Iterator[tuple[LineKey, int]]:
@@ -230,17 +232,17 @@ class BackwardPass:
                 yield line, grown
 
 
-def _is_looked_at(number: int) -> bool:
-    """Tell of a pass by its number: a look at all lines takes as long as several lines do."""
-    return number <= _FIRST or not number & (number - 1)
+def _is_examined(number: int) -> bool:
+    """Return whether to examine a pass: reading all lines costs as much as several lines do."""
+    return number <= _ALWAYS_EXAMINED or not number & (number - 1)
 
 
-def backward_passes(source: Sequence[str], first_line: int) -> dict[int, BackwardPass]:
-    """Return what follows the lines that call a backward pass, by their numbers."""
+def find_backward_passes(source: Sequence[str], first_line: int) -> dict[int, BackwardPasses]:
+    """Map the number of each line that calls a backward pass to its record of them."""
     return {
-        lineno: BackwardPass()
+        lineno: BackwardPasses()
         for lineno, text in enumerate(source, first_line)
-        if _CALL.search(text) and not _DEFINITION.match(text)
+        if _BACKWARD_CALL.search(text) and not _DEFINITION.match(text)
     }
 
 

@@ -1,4 +1,4 @@
-"""One running frame: which line it is on, and what that is charged with."""
+"""The running line of a profiled frame, and the figures it is charged with."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 from tensorlens.guards import is_from_a_handler
-from tensorlens.lines.tracing.accounts import WIDTH, Account, BackwardPass
+from tensorlens.lines.tracing.accounts import WIDTH, Account, BackwardPasses
 
 if TYPE_CHECKING:
     from tensorlens.lines.tracing.engine import ThreadState
 
 
 _ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
-"""Exceptions that are how an iteration ends, not how a line fails."""
+"""Exceptions that end an iteration and are no failure of a line."""
 _STOPS = frozenset({"_StopRecomputationError"})
-"""The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
+"""Names of frameworks' own: torch.utils.checkpoint ends its second forward by this one."""
 _NO_MEMORY = "there was no memory to measure a line with"
 
 
 class Activation:
-    """One running frame of a profiled function: which line it is on, and since when.
+    """A running frame of a profiled function, its current line and the figures at its start.
 
     Recursion, generators and coroutines each have their own. The tracer reports
     :meth:`enter` at the start, :meth:`line` at every line event, :meth:`finish` at a return, a
-    yield or an exception, and :meth:`resume` after a yield; in between nothing is charged to it.
+    yield or an exception, and :meth:`resume` after a yield; nothing is charged while suspended.
     """
 
     __slots__ = (
-        "accounts", "began", "called", "code", "entered", "frame", "high", "inner", "lineno",
-        "pending", "resumed", "start", "thread",
+        "accounts", "began", "called", "code", "entered", "frame", "highest_peaks", "inner",
+        "lineno", "missed_peaks", "resumed", "start", "thread",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
@@ -39,49 +39,49 @@ class Activation:
         self.accounts = accounts
         self.thread = thread
         self.frame = 0
-        """The frame's ``id()`` where the tracer knows it."""
+        """``id()`` of the frame; 0 if unknown."""
         self.lineno = 0
         self.start: Sequence[int] | None = None
         self.entered: Sequence[int] = ()
-        """The figures when the frame started, or went on."""
+        """Figures when the frame started or resumed."""
         self.inner: list[int] = []
-        """Bytes, a slot each, that the profiled calls of the running line have left."""
+        """Bytes per slot left by profiled calls of the running line."""
         self.began = 0
         self.resumed = False
-        """The running line was counted as a hit already, before a yield."""
+        """Whether this hit of the running line was counted before, at a yield."""
         self.called = False
-        """Another profiled frame of the thread called it."""
-        self.pending: list[int] = []
-        """Peaks, a slot each, that other reads took away from the running line."""
-        self.high: list[int] = []
-        """The highest peak, a slot each, of the lines so far: the caller's line must know it."""
+        """Whether a profiled frame of the same thread called it."""
+        self.missed_peaks: list[int] = []
+        """Peaks per slot of the running line that other reads have reset."""
+        self.highest_peaks: list[int] = []
+        """Highest peaks per slot of the lines so far, for the caller's line."""
         for account in accounts:
             account.calls += 1
 
     def enter(self) -> None:
-        """The frame starts, or goes on after a yield: it is the thread's innermost now."""
+        """Become the innermost activation of the thread, at a start or after a yield."""
         self.thread.push(self)
 
     def line(self, lineno: int) -> None:
-        """The frame starts to execute ``lineno``: charge what came before to the line before."""
+        """Charge the figures since the last event to the line before, and begin ``lineno``."""
         now = perf_counter_ns()
         thread = self.thread
         if len(thread.busy) > 1:
-            figures = thread.read_beside_others(self)
+            figures = thread.read_and_raise_peaks(self)
         else:
             figures = thread.read()
-            if self.pending:
-                figures = self.with_pending(figures)
-        # until all is done: an interrupt in between must not have the line charged again
+            if self.missed_peaks:
+                figures = self.with_missed_peaks(figures)
+        # None until all is done, so that an interrupt does not have the line charged twice
         start, self.start = self.start, None
         if start is None:
-            thread.tell_caller(self, figures)
+            thread.raise_callers_peak(self, figures)
             self.entered = figures
         else:
             if self.called:
-                raise_peaks(self.high, figures[1::WIDTH])
+                raise_peaks(self.highest_peaks, figures[1::WIDTH])
             if len(figures) != len(start):
-                # a device that was first used during this line held nothing when it began
+                # a device first used during this line held nothing at its start
                 start = (*start, *(0,) * (len(figures) - len(start)))
             for account in self.accounts:
                 self._charge_line(account, start, figures, now - self.began)
@@ -89,9 +89,9 @@ class Activation:
                 self.inner = []
             self.resumed = False
         for account in self.accounts:
-            passes = account.passes
+            passes = account.backward_passes
             if passes and (lineno in passes or self.lineno in passes):
-                self._look_at_passes(passes, lineno, start, figures)
+                self._update_backward_passes(passes, lineno, start, figures)
         self.lineno = lineno
         self.began = perf_counter_ns()
         self.start = figures
@@ -101,8 +101,8 @@ class Activation:
     ) -> None:
         """Add a hit of the running line to its figures in ``account``.
 
-        The hot path: the updates of a cell are one straight piece. CPython switches threads only
-        where a call or a loop begins anew, so that no update by another thread is lost.
+        The hot path: a cell is updated without a call or a loop. CPython switches threads only
+        at those, so that no update by another thread is lost.
         """
         stats = account.lines.get(self.lineno) or account.line(self.lineno)
         if len(stats.cells) * WIDTH < len(figures):
@@ -142,9 +142,9 @@ class Activation:
             for cell, nbytes in zip(stats.cells, self.inner, strict=False):
                 cell.inner += nbytes
 
-    def _look_at_passes(
+    def _update_backward_passes(
         self,
-        passes: Mapping[int, BackwardPass],
+        passes: Mapping[int, BackwardPasses],
         lineno: int,
         start: Sequence[int] | None,
         figures: Sequence[int],
@@ -158,44 +158,44 @@ class Activation:
             begun.begin(self.thread.accounts)
 
     def resume(self, lineno: int) -> None:
-        """The frame goes on inside ``lineno``, whose hit was counted before it was suspended."""
+        """Go on inside ``lineno`` after a yield, without counting another hit."""
         self.enter()
         self.line(lineno)
         self.resumed = True
 
     def finish(self, error: BaseException | None = None) -> None:
-        """The frame returns, yields, or is left by ``error``: what follows is not its doing."""
+        """Charge the last line at a return or yield, or where ``error`` leaves the frame."""
         try:
             if self.start is not None:
                 self.line(self.lineno)
-                self.thread.charge_caller(self)
+                self.thread.add_to_callers_inner(self)
         finally:
             self.start = None
             self.thread.pop(self)
-        if not self.lineno:  # it did not come to run: its arguments did not fit
+        if not self.lineno:  # it never ran: its arguments did not fit
             for account in self.accounts:
                 account.calls -= 1
         if error is not None and is_failure(error):
             self.mark_raised(_line_in(error, self.code), error_line(error))
 
     def mark_raised(self, lineno: int | None, text: str) -> None:
-        """Note that an exception left the frame from ``lineno``, or else from its last line."""
+        """Note that an exception left the frame from ``lineno``; from its last line if None."""
         if not self.lineno:
             return
         for account in self.accounts:
             stats = account.lines.get(lineno or 0) or account.line(self.lineno)
             stats.raised = text
 
-    def join(self, account: Account) -> None:
-        """Charge ``account`` as well, from the next line on: a block within the frame begins."""
+    def add_account(self, account: Account) -> None:
+        """Charge ``account`` as well, from the next line on, for a block that begins."""
         if self.start is not None:
             self.line(self.lineno)
             self.resumed = True
         self.accounts = (*self.accounts, account)
         account.calls += 1
 
-    def part(self, account: Account, error: BaseException | None = None) -> None:
-        """Undo :meth:`join`; the block ends, by ``error`` if given."""
+    def remove_account(self, account: Account, error: BaseException | None = None) -> None:
+        """Undo :meth:`add_account`; ``error`` is the exception that ended the block."""
         if self.start is not None:
             self.line(self.lineno)
             self.resumed = True
@@ -206,22 +206,22 @@ class Activation:
         self.accounts = others
 
     def fail(self, failure: Exception) -> None:
-        """Give up on the running line because of a failure inside tensorlens, and say so."""
+        """Drop the figures of the running line after a failure inside tensorlens, with a note."""
         self.start = None
         note_failure(self.accounts, "a line", failure)
 
-    def charge(self, first: Sequence[int], last: Sequence[int]) -> None:
-        """Note what a profiled call of the running line has left, by its first and last figures."""
+    def add_inner(self, first: Sequence[int], last: Sequence[int]) -> None:
+        """Add what a profiled call of the running line has left: last minus first figures."""
         for slot, allocated in enumerate(last[::WIDTH]):
             if slot == len(self.inner):
                 self.inner.append(0)
             self.inner[slot] += allocated - sum(first[slot * WIDTH : slot * WIDTH + 1])
 
-    def with_pending(self, figures: Sequence[int]) -> list[int]:
-        """Return a read's figures with the peaks that other reads took away before it."""
-        pending, self.pending = self.pending, []
+    def with_missed_peaks(self, figures: Sequence[int]) -> list[int]:
+        """Return a read's figures, with peaks that other reads had reset before it."""
+        missed, self.missed_peaks = self.missed_peaks, []
         raised = list(figures)
-        for slot, peak in enumerate(pending):
+        for slot, peak in enumerate(missed):
             at = slot * WIDTH + 1
             if peak > raised[at]:
                 raised[at] = peak
@@ -229,23 +229,23 @@ class Activation:
 
 
 def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -> None:
-    """Say in the notes of ``accounts`` that something failed inside tensorlens.
+    """Set the note of ``accounts`` to a failure inside tensorlens.
 
     Raises:
-        Exception: ``failure`` itself, if it is not ours but of the program's signal handler.
+        Exception: ``failure`` itself if it comes from a signal handler of the program.
     """
     if is_from_a_handler(failure):
         raise failure
     try:
-        told = f"{what} could not be measured: {error_line(failure)}"
+        text = f"{what} could not be measured: {error_line(failure)}"
     except MemoryError:
-        told = _NO_MEMORY
+        text = _NO_MEMORY
     for account in accounts:
-        account.failure = told
+        account.failure = text
 
 
 def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
-    """Raise each slot of ``highest`` to that of ``peaks`` where this is higher."""
+    """Set each slot of ``highest`` to the larger of itself and that of ``peaks``."""
     for slot, peak in enumerate(peaks):
         if slot >= len(highest):
             highest.append(peak)
@@ -254,7 +254,7 @@ def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
 
 
 def _line_in(error: BaseException, code: CodeType) -> int | None:
-    """Return the line of ``code`` that ``error`` came from, which may be above a ``finally``."""
+    """Return the line of ``code`` that ``error`` came from, also if a ``finally`` ran after."""
     seen = error.__traceback__
     while seen is not None:
         passed = seen.tb_frame.f_code
@@ -270,14 +270,14 @@ def _line_in(error: BaseException, code: CodeType) -> int | None:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Tell whether a line that ``error`` leaves has failed, rather than an iteration ended."""
+    """Return whether ``error`` is a failure of the line, and not the end of an iteration."""
     return not isinstance(error, _ENDINGS) and type(error).__name__ not in _STOPS
 
 
 def error_line(error: BaseException) -> str:
-    """Return ``Type: text`` of an exception, the first line of its text only."""
+    """Return ``Type: text`` of an exception, with the first line of its text."""
     try:
         text = str(error).strip().splitlines()
-    except Exception:  # somebody's __str__
+    except Exception:  # a foreign __str__
         text = []
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

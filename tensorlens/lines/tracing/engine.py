@@ -1,8 +1,8 @@
-"""The one tracer of the process, who has it switched on, and the profiled frames of each thread.
+"""The tracer of the process, its use counts, and the stack of profiled frames of each thread.
 
-A read of a counter starts a new peak for everybody. Whoever reads must therefore tell every
-other line that is running: the callers in its own thread (when it ends) and the innermost line
-of every other thread (at once), since the counters are those of the whole process.
+Counters are those of the whole process, and reading one resets its peak for everybody. Each read
+therefore passes the peak on to every other running line: to the callers in its own thread when it
+ends, to the innermost line of every other thread at once.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from tensorlens.lines.tracing.tracer import Tracer, WatchedCode, original
 from tensorlens.recording.oom import address_reserve
 
 ADDED_FRAMES = 2
-"""Of a wrapped call: the wrapper, and what hands the arguments over (see wrappers.py)."""
+"""Frames that wrapping adds to a call: the wrapper and the lambda of ``_moving_call()``."""
 STEP = 50
 """Nested profiled calls after which the recursion limit is raised again."""
 
 
-def _room(height: int) -> int:
-    # the first time also for the step that was taken before
+def _added_frames(height: int) -> int:
+    # the first time also those of the step before
     return STEP * ADDED_FRAMES * (2 if height == STEP else 1)
 
 
 class ThreadState:
-    """State of one thread inside profiled code."""
+    """The profiled frames of one thread, and what it shares with the other threads."""
 
     def __init__(self, ident: int, engine: Engine) -> None:
         self.ident = ident
         self.counters = engine.counters
         self.accounts = engine.watched.all
-        """Gives every account that is filled."""
+        """Returns every watched account."""
         self.busy = engine.busy
-        """The threads that are inside profiled code, by identity; shared by all of them."""
+        """Identity to state of the threads inside profiled code; shared by all threads."""
         self.lock = engine.lock
-        """Held where a peak goes from one running line to another; shared as well."""
+        """Held while a peak is passed from one running line to another; shared as well."""
         self.stack: list[Activation] = []
         self.depth = 0
-        """How many enabled regions this thread is in."""
-        self.held = 0
-        """How many of them are ``with`` statements rather than calls."""
+        """Number of nested calls and blocks that have the tracer on in this thread."""
+        self.open_blocks = 0
+        """Number of these that are blocks."""
         self.interrupted = False
-        """An interrupt may have ended a profiled call between two of our own steps."""
-        self.lent = 0
-        """How many frames the recursion limit was raised by."""
+        """Whether an interrupt may have ended a profiled call in the middle of our own code."""
+        self.added_recursion_limit = 0
+        """Frames by which the recursion limit is raised now."""
         self.generation = -1
         self.read: Read
         self.renew()
 
     def renew(self) -> None:
-        """Make a new reader: the counters were exchanged since the last one."""
+        """Make a new reader, after the counters were exchanged."""
         self.read = self.counters.reader()
         self.generation = self.counters.generation
 
     def push(self, activation: Activation) -> None:
-        """Make ``activation`` the innermost of this thread."""
+        """Push ``activation`` onto the stack of this thread."""
         activation.called = bool(self.stack)
         if not self.stack:
             if self.generation != self.counters.generation:
@@ -75,7 +75,7 @@ class ThreadState:
         self.stack.append(activation)
 
     def pop(self, activation: Activation) -> None:
-        """Remove ``activation`` and let its caller's line know the highest peak inside it."""
+        """Remove ``activation`` and raise its caller's peak to the highest inside it."""
         stack = self.stack
         if not stack or stack[-1] is not activation:
             if activation not in stack:
@@ -84,69 +84,68 @@ class ThreadState:
         with self.lock:
             stack.pop()
             if stack:
-                raise_peaks(stack[-1].pending, activation.high)
-                raise_peaks(stack[-1].pending, activation.pending)
+                raise_peaks(stack[-1].missed_peaks, activation.highest_peaks)
+                raise_peaks(stack[-1].missed_peaks, activation.missed_peaks)
             else:
                 self.busy.pop(self.ident, None)
-        activation.high = []
-        activation.pending = []
+        activation.highest_peaks = []
+        activation.missed_peaks = []
 
-    def tell_caller(self, activation: Activation, figures: Sequence[int]) -> None:
-        """Let the caller's line know the peaks that the first read of ``activation`` ended."""
+    def raise_callers_peak(self, activation: Activation, figures: Sequence[int]) -> None:
+        """Raise the caller's peak to that which the first read of ``activation`` has reset."""
         stack = self.stack
-        # a generator can go on where no tracer sees it (throw() into what it delegates to)
+        # a generator can resume without an event: throw() into the one it delegates to
         if (not stack or stack[-1] is not activation) and activation not in stack:
             self.push(activation)
         if len(stack) > 1 and stack[-1] is activation:
-            raise_peaks(stack[-2].pending, figures[1::WIDTH])
+            raise_peaks(stack[-2].missed_peaks, figures[1::WIDTH])
 
-    def charge_caller(self, activation: Activation) -> None:
-        """Let the caller's line know what ``activation``, which ends, has left."""
+    def add_to_callers_inner(self, activation: Activation) -> None:
+        """Add the bytes that ``activation`` has left, as it ends, to the caller's line."""
         stack = self.stack
         callers: list[tuple[Account, int] | None] = [None]
         if len(stack) > 1 and stack[-1] is activation and activation.start is not None:
             caller = stack[-2]
-            caller.charge(activation.entered, activation.start)
+            caller.add_inner(activation.entered, activation.start)
             callers = [(account, caller.lineno) for account in caller.accounts]
         for account in activation.accounts:
             account.callers.update(callers)
 
-    def lend(self, height: int) -> None:
-        """Raise the recursion limit if the wrapped call that begins at ``height`` begins a step.
+    def raise_recursion_limit(self, height: int) -> None:
+        """Raise the recursion limit at every ``STEP``-th nested call; ``height`` is its depth.
 
-        A wrapper adds frames to a function that calls itself, so that a recursion 1,000 deep
-        would end at 333. The limit is raised by what the wrappers have taken, a step at a time,
-        and lowered again on the way back.
+        The frames of wrappers count as well, so that a recursion 1,000 deep would end at 333. The
+        limit is raised by their number, a step at a time, and lowered again on the way back.
         """
         if height % STEP == 0:
-            self._raise_limit(_room(height))
+            self._raise_limit(_added_frames(height))
 
-    def give_back(self, height: int) -> None:
-        """Undo :meth:`lend` when the call that began at ``height`` is over."""
+    def lower_recursion_limit(self, height: int) -> None:
+        """Undo :meth:`raise_recursion_limit` when the call that began at ``height`` has ended."""
         if height % STEP == 0:
-            self._raise_limit(-min(_room(height), self.lent))
+            self._raise_limit(-min(_added_frames(height), self.added_recursion_limit))
 
-    def give_back_all(self) -> None:
-        """Undo every :meth:`lend`."""
-        self._raise_limit(-self.lent)
+    def reset_recursion_limit(self) -> None:
+        """Undo every :meth:`raise_recursion_limit`."""
+        self._raise_limit(-self.added_recursion_limit)
 
     def _raise_limit(self, frames: int) -> None:
-        # too deep for the lower limit only if the program has set one of its own meanwhile
+        # too deep for the lower limit only if the program has set its own meanwhile
         with suppress(RecursionError, ValueError):
             sys.setrecursionlimit(sys.getrecursionlimit() + frames)
-            self.lent += frames
+            self.added_recursion_limit += frames
 
     def unwind(self, height: int) -> None:
-        """End the activations above ``height``, whose own end no tracer reported."""
+        """Drop the activations above ``height``, whose end was not reported."""
         while len(self.stack) > height:
             top = self.stack[-1]
             top.start = None
             self.pop(top)
 
-    def read_beside_others(self, activation: Activation) -> Sequence[int]:
-        """Read for ``activation``, and let the running lines of other threads know the peaks.
+    def read_and_raise_peaks(self, activation: Activation) -> Sequence[int]:
+        """Read for ``activation``, and raise the peaks of the running lines of other threads.
 
-        In one piece: between a read and the telling, another thread's line must not end.
+        Under the lock: no line of another thread may end between the two.
         """
         with self.lock:
             figures = self.read()
@@ -154,24 +153,24 @@ class ThreadState:
             for other in list(self.busy.values()):
                 if other is not self:
                     for running in other.stack[-1:]:
-                        raise_peaks(running.pending, peaks)
-            return activation.with_pending(figures)
+                        raise_peaks(running.missed_peaks, peaks)
+            return activation.with_missed_peaks(figures)
 
 
 class Engine:
-    """Counters, threads and tracer: shared by all profilers, since a read resets every peak."""
+    """Counters, threads and tracer, shared by all profilers: a read resets every peak."""
 
     def __init__(self, counters: CounterSlots | None = None) -> None:
         self.counters = counters or CounterSlots()
         self.watched = WatchedCode()
         self.busy: dict[int, ThreadState] = {}
-        # a signal handler may run profiled code while it is held
+        # reentrant: a signal handler may run profiled code while it is held
         self.lock = reentrant_lock()
         self.local = threading.local()
-        """``local.state`` is the calling thread's state, once :meth:`thread` was asked for it."""
+        """``local.state`` is the calling thread's state, set by :meth:`thread`."""
         self.tracer = Tracer(self)
-        self._followed_since = -1
-        """The generation of the counters when graphs were last asked for."""
+        self._graphs_generation = -1
+        """Generation of the counters when accounts were last connected to graphs."""
 
     def thread(self) -> ThreadState:
         """Return the state of the calling thread."""
@@ -181,19 +180,18 @@ class Engine:
             self.local.state = state
         return state
 
-    def attach(self, reported: Sequence[Account] = ()) -> None:
-        """Take up frameworks imported since, unless a line is open that they would disturb.
+    def refresh_counters(self, reported: Sequence[Account] = ()) -> None:
+        """Add the counters of frameworks imported since.
 
-        Nor while the figures of ``reported``, which came from the counters before, are wanted.
+        Not while a line runs, nor while ``reported`` has figures of the present counters.
         """
         # a region has a negative identity, and renews its reader at its next read
         is_open = any(ident >= 0 for ident in list(self.busy))
         if is_open or (reported and any(account.lines for account in reported)):
             return
         exchanged = self.counters.refresh()
-        if self._followed_since != self.counters.generation:
-            # those of a framework that was imported since
-            self._followed_since = self.counters.generation
+        if self._graphs_generation != self.counters.generation:
+            self._graphs_generation = self.counters.generation
             for account in self.watched.all():
                 self._follow(account)
         if exchanged:
@@ -207,7 +205,7 @@ class Engine:
                     )
 
     def watch(self, account: Account, function: FunctionType | None = None) -> None:
-        """Report the lines of the account's code to it, in ``function`` by whomever it is called.
+        """Add the lines of the account's code to it; with ``function``, wherever that is called.
 
         Raises:
             ProfileError: other tools hold every tool id of ``sys.monitoring``.
@@ -227,7 +225,7 @@ class Engine:
             self._follow(account)
 
     def unwatch(self, account: Account, function: FunctionType | None = None) -> None:
-        """Stop to report them."""
+        """Undo one :meth:`watch`."""
         if function is not None:
             self.tracer.source.uninstall(function, account.code)
         self._unwatch(account, account.code)
@@ -255,41 +253,41 @@ class Engine:
         if thread.interrupted:
             self._recover(thread)
         if not thread.stack and not thread.depth:
-            self.attach()
+            self.refresh_counters()
         thread.depth += 1
         return thread
 
-    def hold(self) -> None:
-        """Do :meth:`enable` for a ``with`` statement rather than for one call."""
-        self.enable().held += 1
+    def enable_for_block(self) -> None:
+        """Do :meth:`enable` for a block rather than for one call."""
+        self.enable().open_blocks += 1
 
-    def let_go(self, thread: ThreadState | None = None) -> None:
-        """Undo one :meth:`hold`, or an :meth:`adopt` that began in ``thread``."""
+    def disable_for_block(self, thread: ThreadState | None = None) -> None:
+        """Undo one :meth:`enable_for_block`; ``thread`` is where it began, if not this one."""
         thread = thread or self.thread()
-        thread.held -= 1
+        thread.open_blocks -= 1
         thread.depth -= 1
 
     def _recover(self, thread: ThreadState) -> None:
-        """Drop what calls left behind that an interrupt ended between two of our own steps."""
-        if thread.held or is_inside_a_wrapper(sys._getframe(1)):
+        """Drop the state of calls that an interrupt ended in the middle of our own code."""
+        if thread.open_blocks or is_inside_a_wrapper(sys._getframe(1)):
             return
         thread.interrupted = False
         thread.unwind(0)
-        thread.give_back_all()
+        thread.reset_recursion_limit()
         thread.depth = 0
 
-    def adopt(self, account: Account, frame: FrameType) -> Activation:
-        """Charge a frame that is running already to ``account``, from its next line on.
+    def trace_running_frame(self, account: Account, frame: FrameType) -> Activation:
+        """Charge a frame that already runs to ``account``, from its next line on.
 
-        Its code may be another one than the account's: the same source, compiled once more.
+        Its code may differ from the account's: the same source, compiled once more.
         """
         code = original(frame.f_code)
         self._watch(account, code)
         thread = self.enable()
-        thread.held += 1
+        thread.open_blocks += 1
         top = thread.stack[-1] if thread.stack else None
         if top is not None and top.frame == id(frame):  # the function is being profiled already
-            top.join(account)
+            top.add_account(account)
             return top
         activation = Activation(code, (account,), thread)
         activation.frame = id(frame)
@@ -297,16 +295,16 @@ class Engine:
         account.failure = self.tracer.source.adopt(activation, frame) or account.failure
         return activation
 
-    def release(
+    def untrace_running_frame(
         self,
         activation: Activation,
         account: Account,
         frame: FrameType,
         error: BaseException | None = None,
     ) -> None:
-        """End what :meth:`adopt` began, its line by ``error`` if given; then :meth:`let_go`."""
+        """Undo :meth:`trace_running_frame`; :meth:`disable_for_block` is to follow."""
         if len(activation.accounts) > 1:
-            activation.part(account, error)
+            activation.remove_account(account, error)
         else:
             activation.finish(error)
             trouble = self.tracer.source.release(activation, frame)
@@ -314,9 +312,9 @@ class Engine:
         self._unwatch(account, activation.code)
 
     def explain(self, error: BaseException | None) -> None:
-        """Add to ``error`` what a person needs to know of it, if memory has run out.
+        """Add the explanation to ``error`` if it is an out-of-memory error.
 
-        In the outermost region of a thread alone: one further in may be in code that handles it.
+        Only outside all profiled code of the thread: further in, the program may handle it.
         """
         if error is not None and address_reserve.may_be_out_of_memory(error):
             with guarded("an error is not explained"):
@@ -324,8 +322,7 @@ class Engine:
                     address_reserve.explain(error)
 
     def forked(self) -> None:
-        """In a new child process: what the parent measured is the parent's to report."""
-        # only the calling thread and regions: the others do not exist
+        """Clear the parent's figures in a forked child, and its other threads; regions stay."""
         mine = self.thread()
         mine.ident = threading.get_ident()
         for ident in [each for each in self.busy if each >= 0]:
@@ -338,7 +335,7 @@ class Engine:
 
 
 def is_inside_a_wrapper(frame: FrameType | None) -> bool:
-    """Tell whether a profiled call is running, apart from the one that is just being entered."""
+    """Return whether a profiled call is running besides the one that is being entered."""
     package = str(Path(__file__).parents[1])
     while frame is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back

@@ -1,10 +1,10 @@
 """Line events on Python 3.11: hooks in the bytecode of the profiled functions.
 
-A trace function slows every Python function that the profiled one calls: on a training step of
-2 ms that is 3 % and more, and a pure Python loop runs several times slower. Here the profiled
-code itself calls the tracer where ``sys.settrace`` would report an event, and nothing else in
-the program notices. A wrapper calls a twin, a copy of its function that has such code; a function
-that is profiled as it is has the code put into its ``__code__`` until the profiler lets go.
+A trace function slows every Python function that the profiled one calls: by 3 % and more on a
+training step of 2 ms, and several times in a pure Python loop. Here the profiled code calls the
+tracer itself where ``sys.settrace`` would report an event. A wrapper calls a twin, a copy of its
+function with such code; without a wrapper, the function's ``__code__`` is replaced until the
+profiler is switched off.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NEVER_FALLS = frozenset(
     | {"JUMP_BACKWARD_NO_INTERRUPT"}
 )
 _NOWHERE = InstrLocation(None, None, None, None)
-_ROOM = 8
-"""Values that the call of a hook puts on the stack, those of the handler among them."""
+_EXTRA_STACK = 8
+"""Stack entries for the call of a hook, those of the handler included."""
 
 
 READ_BY_A_COMPILER = (
@@ -44,24 +44,24 @@ READ_BY_A_COMPILER = (
 
 
 class Instrumentation(EventSource):
-    """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
+    """Events from hooks in bytecode."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._hooked: dict[int, tuple[CodeType, CodeType]] = {}
-        """By the identity of the code: that code, and the same with hooks."""
+        """Identity of a code to that code and the same with hooks."""
         self._installed: dict[int, tuple[FunctionType, int]] = {}
-        """By identity, the functions that have hooks, and how many profilers want that."""
+        """Identity to function with hooks, and the number of profilers that installed them."""
         self._compiled: set[int] | None = None
-        """Identities of code with which compiled calls begin; None if they must be asked for."""
+        """Identities of code at which compiled calls begin; None if to be asked for again."""
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
-        """By the identity of the code: code exchanged before it ran, and the same with hooks."""
+        """Identity of a code exchanged before it ran, to that code and the same with hooks."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
-        """Watch for a compiler that comes to read functions, while any are installed."""
+        """Watches for compilers that are about to read functions, while any are installed."""
         self._running = RunningFrames(tracer.thread)
 
     def unwatch(self, code: CodeType) -> None:
-        """Give functions that exchanged code has made the code that they were written with."""
+        """Restore the code of functions that exchanged code has defined."""
         _, made = self._exchanged.pop(id(code), (None, None))
         if made is None or not code.co_flags & CO_OPTIMIZED:
             return
@@ -88,7 +88,7 @@ class Instrumentation(EventSource):
         self._installed[id(function)] = function, count + 1
 
     def uninstall(self, function: FunctionType, code: CodeType) -> None:
-        """Undo one :meth:`install`; frames that run go on to the end with the code they have."""
+        """Undo one :meth:`install`; running frames keep their code to the end."""
         _, count = self._installed.get(id(function), (function, 1))
         if count > 1:
             self._installed[id(function)] = function, count - 1
@@ -105,10 +105,10 @@ class Instrumentation(EventSource):
     def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
         """Return a copy of ``function`` that reports its lines.
 
-        It shares globals, closure and defaults with the original, which is left as it is.
+        It shares globals, closure and defaults with the original, which is not changed.
 
         Raises:
-            ProfileError: it cannot be.
+            ProfileError: its bytecode cannot be changed.
         """
         twin = FunctionType(
             self._hooked_code(code),
@@ -123,7 +123,7 @@ class Instrumentation(EventSource):
         return twin
 
     def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
-        """Return ``code``, which is to be executed, with hooks in all wanted code within it."""
+        """Return ``code``, which has not run yet, with hooks in all wanted code inside it."""
         constants = tuple(
             self.exchange(each, wanted) if isinstance(each, CodeType) else each
             for each in code.co_consts
@@ -146,13 +146,13 @@ class Instrumentation(EventSource):
         return self._running.release(activation, frame)
 
     def _step_aside(self, codes: Container[int] | None) -> None:
-        """Restore the code of functions that a compiler will read and that do not run.
+        """Restore the code of functions that a compiler will read and that are not running.
 
-        It must read the program's own code, and that must stay: compiled code is thrown away when
-        the code of a function that it was made from changes.
+        It must read the program's own code, and compiled code is dropped when the code of a
+        function it was made from changes.
 
         Args:
-            codes: identities of the code that it reads; None if it may be any.
+            codes: identities of the code that it reads; None if it may read any.
         """
         self._compiled = None
         running: set[int] = set()
@@ -183,8 +183,8 @@ class Instrumentation(EventSource):
         return self._hooked[id(code)][1]
 
 
-class _Calls:
-    """Makes the instructions that call the hooks of one code object."""
+class _HookCalls:
+    """Builder of the instructions that call the hooks of one code object."""
 
     def __init__(self, code: CodeType, tracer: Tracer) -> None:
         self._hooks = {
@@ -193,12 +193,12 @@ class _Calls:
         }
 
     def line(self, item: Instr, *, moved: bool = False) -> list[Instr]:
-        """Report the line of ``item``; ``moved``: only when another line ran before."""
+        """Report the line of ``item``; with ``moved`` only if another line ran before."""
         return self.event("moved" if moved else "line", item, item.lineno)
 
     def event(self, event: str, item: Instr, argument: object = 0) -> list[Instr]:
-        """Report an event in the place of ``item``."""
-        # the first line event of a trace function comes after the start, and is not of its line
+        """Report an event at the location of ``item``."""
+        # the first line event of a trace function comes after the start and has another line
         where = _NOWHERE if event == "start" else item.location
         return [
             Instr("PUSH_NULL", location=where),
@@ -210,10 +210,10 @@ class _Calls:
         ]
 
     def handler(self, label: Label) -> list[Any]:
-        """Report the exception that leaves the frame, and let it pass unchanged.
+        """Report the exception that leaves the frame, and raise it again unchanged.
 
-        It begins with the exception, and below that the instruction that raised it, for
-        RERAISE 1 to go back to; the cleanup is what the compiler makes for any handler.
+        The stack holds the exception, and below it the offset of the instruction that raised it,
+        for RERAISE 1; the cleanup is the one that the compiler makes for any handler.
         """
         cleanup = Label()
         guard = TryBegin(cleanup, push_lasti=True, stack_depth=2)
@@ -240,26 +240,26 @@ class _Calls:
 
 
 def hooked_code(code: CodeType, tracer: Tracer, watched: CodeType) -> CodeType:
-    """Return ``code`` with calls of the tracer at its events, which are of ``watched``.
+    """Return ``code`` with calls of the tracer at its events, reported as those of ``watched``.
 
-    A line is reported where the trace function of CPython 3.11 is called for one
-    (Python/ceval.c, maybe_call_line_trace): wherever the line differs from that of the
-    instruction executed before, and at jumps backwards.
+    A line is reported where CPython 3.11 calls a trace function for one (Python/ceval.c,
+    maybe_call_line_trace): where it differs from the line of the instruction executed before,
+    and at jumps backwards.
     """
     source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
-    calls = _Calls(watched, tracer)
+    calls = _HookCalls(watched, tracer)
     handler = Label()
     target = Bytecode()
     target._copy_attr_from(source)
     target.argnames = list(code.co_varnames)  # locals() keeps its order
     target.extend(_guarded(_with_events(source, calls), handler))
     target.extend(calls.handler(handler))
-    stack = code.co_stacksize + _ROOM
+    stack = code.co_stacksize + _EXTRA_STACK
     return target.to_code(stacksize=stack, compute_exception_stack_depths=False)
 
 
 def _guarded(items: Iterator[Any], handler: Label) -> Iterator[Any]:
-    """Have ``handler`` get what no handler of the function's own gets."""
+    """Guard by ``handler`` all instructions outside the function's own try blocks."""
     guard: TryBegin | None = None
     started = covered = False
     for item in items:
@@ -282,11 +282,11 @@ def _starts(item: Any) -> bool:
     return isinstance(item, Instr) and item.name == "RESUME" and item.arg == 0
 
 
-def _with_events(source: Bytecode, calls: _Calls) -> Iterator[Any]:
+def _with_events(source: Bytecode, calls: _HookCalls) -> Iterator[Any]:
     arrivals = _arrivals(source)
     before: Instr | None = None
     started = False
-    waiting: list[Any] = []  # what stands between two instructions: labels and try borders
+    waiting: list[Any] = []  # labels and try borders since the last instruction
     for item in source:
         if not isinstance(item, Instr):
             waiting.append(item)
@@ -310,7 +310,7 @@ def _with_events(source: Bytecode, calls: _Calls) -> Iterator[Any]:
 
 
 def _decoy(send: Instr) -> list[Any]:
-    """Return a SEND that never runs, right before the yield that belongs to it.
+    """Return a SEND that is jumped over, to stand right before its yield.
 
     ``throw()`` looks there for the end of the delegation (Objects/genobject.c, _gen_throw).
     """
@@ -319,13 +319,13 @@ def _decoy(send: Instr) -> list[Any]:
 
 
 def _can_hook(before: Instr | None, item: Instr) -> bool:
-    # a call is one piece from the names of its arguments on, and so is a delegation
+    # a hook cannot stand inside a call, from its KW_NAMES on, or inside a delegation
     joined = before is not None and before.name in ("KW_NAMES", "PRECALL", "SEND", "YIELD_VALUE")
     return _line_of(item) is not None and not joined
 
 
 _Arrivals = dict[Label, list[bool | None]]
-"""For each label, whether each jump to it starts a line; None where only the run can tell."""
+"""Label to whether each jump to it starts a line; None if known only at run time."""
 
 
 def _arrivals(source: Bytecode) -> _Arrivals:
@@ -358,9 +358,9 @@ def _targets(source: Bytecode) -> dict[Label, Instr]:
 
 
 def _entrance(
-    before: Instr | None, waiting: list[Any], item: Instr, arrivals: _Arrivals, calls: _Calls
+    before: Instr | None, waiting: list[Any], item: Instr, arrivals: _Arrivals, calls: _HookCalls
 ) -> list[Any]:
-    """Return what precedes ``item``: ``waiting``, and a hook for the ways in that start a line."""
+    """Return the items before ``item``: ``waiting``, and a hook on the ways that start a line."""
     line = _line_of(item)
     assert before is not None and line is not None
     falls = before.name not in _NEVER_FALLS
@@ -368,7 +368,7 @@ def _entrance(
     ways = [way for label in waiting if isinstance(label, Label) for way in arrivals.get(label, ())]
     if not any(way is not False for way in ways):
         call = calls.line(item) if fall_starts else []
-        # jumps that stay on the line come in after the hook
+        # jumps within the line arrive after the hook
         return [*call, *waiting] if ways else [*waiting, *call]
     if not all(ways):
         return [*waiting, *calls.line(item, moved=True)]

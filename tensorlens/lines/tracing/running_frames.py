@@ -1,7 +1,7 @@
-"""Line events on Python 3.11 of frames that run already: a block, a program's top level.
+"""Line events on Python 3.11 of frames that already run: a block, a program's top level.
 
-Their code cannot be exchanged any more, so that they get a trace function. Where the thread has
-one of another tool (a debugger, coverage), that stays alone.
+Their code can no longer be exchanged, so they get a trace function, unless the thread has that of
+another tool (a debugger, coverage).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class RunningFrames:
-    """The frames of all threads that have a trace function of ours.
+    """The frames of all threads that have our trace function.
 
     Args:
-        thread: gives the state of the calling thread.
+        thread: returns the state of the calling thread.
     """
 
     def __init__(self, thread: Callable[[], ThreadState]) -> None:
         self._thread = thread
         self._frames: dict[int, Activation] = {}
-        """By identity."""
+        """Frame identity to activation."""
 
     def adopt(self, activation: Activation, frame: FrameType) -> str | None:
         """Trace a frame from its next line on; return why that cannot be, or None."""
@@ -46,7 +46,7 @@ class RunningFrames:
         # an ExitStack begins in one frame and ends in another
         if id(frame) == activation.frame:
             frame.f_trace = None
-        # a call with none of our frames left ends the tracing
+        # the next call ends the tracing if none of our frames is left
         current = sys.gettrace()
         if activation.thread is not self._thread():
             return "the block went on in another thread: on Python 3.11 its lines there are missing"
@@ -60,7 +60,7 @@ class RunningFrames:
         return None
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Take the call of any function in the thread; one of our frames may go on so."""
+        """Trace function for calls in the thread; a call may resume one of our frames."""
         if not self._frames:
             # the last one has ended in another thread
             sys.settrace(None)
@@ -73,7 +73,7 @@ class RunningFrames:
                 activation.fail(failure)
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Take an event of one of our frames; None has CPython go on with this function."""
+        """Trace function of our frames; CPython keeps it though it returns None."""
         activation = self._frames.get(id(frame))
         if activation is None:
             return

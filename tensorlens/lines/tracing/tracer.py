@@ -1,9 +1,8 @@
-"""From events of watched code to activations.
+"""The tracer: turns events of watched code into calls of activations.
 
-Where the events come from depends on the interpreter: hooks in the function's own bytecode
-(:mod:`~tensorlens.lines.tracing.instrumentation`, Python 3.11) or ``sys.monitoring``
-(:class:`Monitoring`, 3.12 and later). Both call the functions in
-:class:`Tracer` from the frame that the event is of.
+Events come from hooks in the function's own bytecode on Python 3.11
+(:mod:`~tensorlens.lines.tracing.instrumentation`), from ``sys.monitoring`` on 3.12 and later
+(:class:`Monitoring`). Both call the methods of :class:`Tracer` from the frame of the event.
 """
 
 from __future__ import annotations
@@ -25,75 +24,75 @@ if TYPE_CHECKING:
 
 
 class EventSource:
-    """Calls the tracer at the events of watched code; here, where they are of code objects."""
+    """Base of the sources of events; the defaults suit events of code objects."""
 
     def watch(self, code: CodeType) -> None:
-        """Start to report the events of ``code``."""
+        """Start reporting the events of ``code``."""
 
     def unwatch(self, code: CodeType) -> None:
-        """Stop to report them."""
+        """Stop reporting the events of ``code``."""
 
     def install(self, function: FunctionType, code: CodeType) -> None:
-        """Start to report those of a function, wherever it is called."""
+        """Start reporting the events of a function, wherever it is called."""
 
     def uninstall(self, function: FunctionType, code: CodeType) -> None:
         """Undo one :meth:`install`."""
 
     def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
-        """Return what a wrapper calls in place of ``function``."""
+        """Return the function for a wrapper to call in place of ``function``."""
         return function
 
     def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
-        """Return what to execute in place of ``code``, for events of the wanted code in it."""
+        """Return the code to execute in place of ``code``, with events of the wanted code in it."""
         return code
 
     def adopt(self, activation: Activation, frame: FrameType) -> str | None:
-        """Report the lines of a frame that runs, from its next line on; return why not, or None."""
+        """Report the lines of a running frame from its next line on; return why not, or None."""
         return None
 
     def release(self, activation: Activation, frame: FrameType) -> str | None:
-        """Stop what :meth:`adopt` began; return what went wrong meanwhile, or None."""
+        """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
         return None
 
 
 class Hook(functools.partial[None]):
-    """A function of the tracer and the code that it is told of; nothing in another process."""
+    """A tracer callback bound to the original code. In another process it does nothing."""
 
     def __reduce__(self) -> Any:
         return Hook, (_nothing,)
 
 
 def _nothing(*_: Any) -> None:
-    """Stand for the tracer where a function was pickled by value."""
+    """Take the place of a callback in another process."""
 
 
 def original(code: CodeType) -> CodeType:
-    """Return the code that a function or a frame with ``code`` has when nobody profiles it."""
+    """Return the unprofiled code of a function or frame that has ``code``."""
     hooks = (constant for constant in code.co_consts if type(constant) is Hook)
     return next((hook.args[0] for hook in hooks if hook.args), code)
 
 
 class WatchedCode:
-    """The profiled code objects and the accounts that want their lines.
+    """The profiled code objects and their accounts.
 
-    Keyed by identity: equal code objects of two functions are two functions, and the hash of a
-    code object costs microseconds.
+    Keyed by identity: two functions may have equal code objects, and hashing one costs
+    microseconds.
     """
 
     def __init__(self) -> None:
         self._accounts: dict[int, tuple[Account, ...]] = {}
         self.knows = self._accounts.get
-        """``knows(id(code))``: the accounts of a code object or None; the hot path's question."""
+        """``knows(id(code))``: the accounts of a code object, or None; on the hot path."""
 
     def add(self, account: Account, code: CodeType) -> None:
-        """Add an account of some code."""
+        """Add an account for ``code``."""
         self._accounts[id(code)] = (*self._accounts.get(id(code), ()), account)
 
     def remove(self, account: Account, code: CodeType) -> bool:
-        """Undo one :meth:`add`; return True if nobody watches the code any more."""
+        """Undo one :meth:`add`; return True if the code has no accounts left."""
         key = id(code)
         rest = [*self._accounts.get(key, ())]
-        # a block of a recursive function is there as often as it is open
+        # a block of a recursive function is in it once per open call
         with suppress(ValueError):
             rest.remove(account)
         if rest:
@@ -104,7 +103,7 @@ class WatchedCode:
 
     def all(self) -> list[Account]:
         """Return every account."""
-        # other threads add some meanwhile
+        # a copy: other threads add accounts meanwhile
         return [account for accounts in list(self._accounts.values()) for account in accounts]
 
 
@@ -116,22 +115,22 @@ class Tracer:
         self.thread = engine.thread
         self._local = engine.local
         self.on_line = self._line_callback(moved=False)
-        """``on_line(code, lineno)``: the frame starts to execute a line."""
+        """``on_line(code, lineno)``, called before a line is executed."""
         self.on_moved = self._line_callback(moved=True)
-        """The same, if it is not the line that the frame is on."""
+        """The same, but ignores the line that the frame is on."""
         self._suspended: dict[int, Activation] = {}
-        """Frames that yielded, by identity; a frame that starts anew at one takes its place."""
+        """Frame identity to activation of frames that yielded; a new frame may reuse it."""
         self.source = _event_source(self)
 
     def unwatch(self, code: CodeType) -> None:
-        """Stop to report the lines of ``code``."""
+        """Stop reporting the lines of ``code``."""
         self.source.unwatch(code)
         for key, activation in list(self._suspended.items()):
             if activation.code is code:
                 del self._suspended[key]
 
     def on_start(self, code: CodeType, offset: int) -> None:
-        """A frame of ``code`` starts to run."""
+        """Open an activation as a frame of ``code`` starts."""
         accounts = self.watched.knows(id(code))
         if accounts is None:
             return
@@ -145,16 +144,16 @@ class Tracer:
             note_failure(accounts, "a call", failure)
 
     def on_resume(self, code: CodeType, offset: int) -> None:
-        """A frame goes on after a yield or an await."""
-        self._go_on(code, sys._getframe(1))
+        """Resume the activation after a yield or an await."""
+        self._resume(code, sys._getframe(1))
 
     def on_throw(self, code: CodeType, offset: int, error: BaseException) -> None:
-        """A frame goes on by an exception; asked for code that is not watched, too."""
+        """Resume the activation as an exception is thrown in; called for unwatched code, too."""
         if self.watched.knows(id(code)) is not None:
-            self._go_on(code, sys._getframe(1))
+            self._resume(code, sys._getframe(1))
 
     def on_yield(self, code: CodeType, offset: int, value: object = None) -> None:
-        """A frame yields or awaits."""
+        """Suspend the activation at a yield or an await."""
         frame = sys._getframe(1)
         activation = self._running(code, frame)
         if activation is not None:
@@ -162,13 +161,13 @@ class Tracer:
             _close(activation, None)
 
     def on_return(self, code: CodeType, offset: int, value: object = None) -> None:
-        """A frame returns."""
+        """Close the activation as its frame returns."""
         activation = self._running(code, sys._getframe(1))
         if activation is not None:
             _close(activation, None)
 
     def on_unwind(self, code: CodeType, offset: int, error: BaseException) -> None:
-        """An exception leaves a frame; asked for code that is not watched, too."""
+        """Close the activation as an exception leaves its frame; called for unwatched code, too."""
         if self.watched.knows(id(code)) is not None:
             activation = self._running(code, sys._getframe(1))
             if activation is not None:
@@ -186,7 +185,7 @@ class Tracer:
             if not (stack and stack[-1].frame == id(frame)):
                 if id(frame) not in self._suspended:
                     return
-                self._go_on(code, frame)
+                self._resume(code, frame)
             top = stack[-1] if stack else None
             if top is not None and top.frame == id(frame):
                 try:
@@ -204,16 +203,16 @@ class Tracer:
             return None
         if stack and stack[-1].frame == id(frame):
             return stack[-1]
-        self._go_on(code, frame)
+        self._resume(code, frame)
         for at in range(len(stack) - 1, -1, -1):
             if stack[at].frame == id(frame):
-                # what it called had no room on the stack to report its end
+                # deeper frames had no stack left to report their end
                 stack[at].thread.unwind(at + 1)
                 return stack[at]
         return None
 
-    def _go_on(self, code: CodeType, frame: FrameType) -> None:
-        """Resume the frame's activation; throw() into what it delegates to has no event."""
+    def _resume(self, code: CodeType, frame: FrameType) -> None:
+        """Resume the frame's activation; throw() into a generator it delegates to has no event."""
         activation = self._suspended.pop(id(frame), None)
         if activation is not None and activation.code is code:
             try:
@@ -226,7 +225,7 @@ class Tracer:
 def open_activation(
     code: CodeType, accounts: tuple[Account, ...], thread: ThreadState
 ) -> Activation | None:
-    """Return the activation of a frame that starts, or None if no account wants it now."""
+    """Open the activation of a frame that starts; return None if its accounts are off."""
     if len(accounts) > 1 or not accounts[0].switch.count:
         accounts = tuple(account for account in accounts if account.switch.count)
         if not accounts:
@@ -264,7 +263,7 @@ if sys.version_info >= (3, 12):
     _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
 
     class Monitoring(EventSource):
-        """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
+        """Events from ``sys.monitoring``."""
 
         def __init__(self, tracer: Tracer) -> None:
             self._tool: int | None = None
@@ -280,7 +279,7 @@ if sys.version_info >= (3, 12):
             }
 
         def watch(self, code: CodeType) -> None:
-            """Set the line events of ``code``.
+            """Switch the events of ``code`` on.
 
             Raises:
                 ProfileError: other tools hold every tool id.
@@ -292,7 +291,7 @@ if sys.version_info >= (3, 12):
             _monitoring.set_local_events(self._tool, code, _LOCAL)
 
         def unwatch(self, code: CodeType) -> None:
-            """Clear the line events of ``code``; the tool id goes back after the last one."""
+            """Switch the events of ``code`` off, and free the tool id after the last code."""
             if self._tool is None:
                 return
             _monitoring.set_local_events(self._tool, code, 0)
@@ -305,7 +304,7 @@ if sys.version_info >= (3, 12):
                 _monitoring.free_tool_id(tool)
 
         def _take_tool(self) -> int:
-            # 0, 1, 2 and 5 are what debuggers, coverage, profilers and optimisers reserve
+            # 0, 1, 2 and 5 are reserved for debuggers, coverage, profilers and optimisers
             for tool in (4, 3, 2):
                 if _monitoring.get_tool(tool) is None:
                     _monitoring.use_tool_id(tool, "tensorlens")
