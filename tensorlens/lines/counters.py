@@ -8,7 +8,7 @@ from tensorlens.frameworks.base import UNKNOWN, Adapter, Counter, Reader
 from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter, process_counter
 from tensorlens.frameworks.registry import adapters, ask, ask_owners, unusable_notes
 
-_UPPER_BOUND = "a peak is the sum of theirs: an upper bound where both moved during one line"
+_UPPER_BOUND = "a peak is the sum of theirs: an upper bound if more than one moved during one line"
 
 
 class Counters:

@@ -160,7 +160,7 @@ def _caught_signals() -> int:
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[list[int]]:
-    """Yield a list that takes the first Ctrl-C, so that it does not end the report."""
+    """Yield a list that takes the first Ctrl-C; only a second one interrupts the report."""
     noted: list[int] = []
     default = signal.default_int_handler
 

@@ -17,28 +17,34 @@ from tensorlens.lines.tracing.accounts import Account, find_backward_passes
 
 @dataclass(slots=True)
 class ProfiledFunction:
-    """A function whose lines are accounted for."""
+    """A profiled function or block, its source and its account."""
 
     account: Account
     name: str
     qualname: str
     module: str
-    filename: str
     first_line: int
     source: tuple[str, ...]
-    """Its lines without line ends, read when it was added: the file may change while it runs."""
-    source_note: str | None
-    """Why ``source`` is empty."""
+    """Lines without line ends, as read when it was added: the file may change later."""
     compiler: str | None = None
-    """Compiler of its lines (``torch.compile``)."""
+    """Compiler of its lines (``torch.compile``); None if they run as Python."""
     compiled_into: bool = False
-    """A compiler has read the decorated function into a larger graph."""
+    """Whether a compiler has read the decorated function into a larger graph."""
     wrapped: bool | None = None
-    """Whether the wrapper that it was given first calls it itself: then all its calls go through
-    wrappers."""
+    """Whether our wrapper calls it directly, so that its code need not be watched otherwise."""
 
     def __post_init__(self) -> None:
         self.account.backward_passes.update(find_backward_passes(self.source, self.first_line))
+
+    @property
+    def filename(self) -> str:
+        """The file of its code."""
+        return self.account.code.co_filename
+
+    @property
+    def source_note(self) -> str | None:
+        """Why ``source`` is empty; None if it is not."""
+        return None if self.source else f"the source is not available ({self.filename})"
 
     @property
     def ran(self) -> bool:
@@ -52,17 +58,17 @@ class ProfiledFunction:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether it has figures no more that somebody saw or did not want."""
+        """Whether its figures were cleared and nothing ran since."""
         account = self.account
         fresh = self.ran or self.was_read or account.lines or account.failure
         return account.cleared and not fresh
 
 
 def innermost(function: Any) -> Any:
-    """Return the function whose lines a person means: under every ``functools.wraps``.
+    """Return the function under all wrappers made by ``functools.wraps``.
 
     Raises:
-        ProfileError: the wrappers refer to each other in a circle.
+        ProfileError: the wrappers form a circle.
     """
     try:
         return inspect.unwrap(function)
@@ -79,12 +85,12 @@ def python_function(item: Any) -> FunctionType:
         ProfileError: there is none; the text says what to profile instead.
     """
     function = innermost(item)
-    for _ in range(10):  # a wrapper of a method of a module, and so on
+    for _ in range(10):  # for instance a wrapper of a method of a module
         attribute = forward_of(function)
         if attribute is not None:
             function = innermost(getattr(function, attribute))
         elif isinstance(function, MethodType):
-            # torch.compile(module) wraps its __call__, which is the same for all modules
+            # torch.compile(module) wraps __call__, which all modules share
             owner = function.__self__
             whole = function.__func__ is inspect.getattr_static(type(owner), "__call__", None)
             module = whole and forward_of(owner) is not None
@@ -100,18 +106,18 @@ def forward_of(item: Any) -> str | None:
 
 
 def compiler_of(item: Any) -> str | None:
-    """Return what compiles the lines of ``item`` away, or None."""
+    """Return the name of the compiler of ``item``, or None."""
     return first_answer(lambda each: each.compiled_by(item))
 
 
 def why_not(item: Any) -> str:
-    """Return the line that tells why ``item`` has no lines to profile, and what to do."""
+    """Return why ``item`` has no lines to profile, and what to do."""
     if isinstance(item, functools.partial):
         return why_not(item.func)
     name = _name(item)
     if isinstance(item, type):
         methods = [each for each, value in vars(item).items() if isinstance(value, FunctionType)]
-        # the first in the source, but no __init__ where there is another
+        # the first in the source; __init__ and the like only if there is no other
         methods.sort(key=lambda each: (each != "forward", each.startswith("__")))
         example = f" (for example {name}.{methods[0]})" if methods else ""
         return f"cannot profile the class {name}: put @profile on its methods{example}"
@@ -130,37 +136,32 @@ def why_not(item: Any) -> str:
     return f"cannot profile an object of {kind}: give a function, a method or a module{hint}"
 
 
-def describe(item: Any, function: FunctionType, account: Account) -> ProfiledFunction:
+def build_entry(item: Any, function: FunctionType, account: Account) -> ProfiledFunction:
     """Return the entry of ``function``, with its source as it is now."""
     code = account.code
-    source, note = source_of(code)
     return ProfiledFunction(
         account=account,
         name=function.__name__,
         qualname=function.__qualname__,
         module=function.__module__ or "",
-        filename=code.co_filename,
         first_line=code.co_firstlineno,
-        source=source,
-        source_note=note,
+        source=_source_of(code),
         compiler=compiler_of(item),
     )
 
 
-def source_of(code: CodeType) -> tuple[tuple[str, ...], str | None]:
-    """Return the source lines of a code object, or none and the reason."""
+def _source_of(code: CodeType) -> tuple[str, ...]:
+    """Return the source lines of a code object, or none."""
     try:
         lines = linecache.getlines(code.co_filename) or inspect.findsource(code)[0]
         block = inspect.getblock(lines[code.co_firstlineno - 1 :])
     except Exception:  # whatever a loader, a notebook or a half-written file does
         block = []
-    if not block:
-        return (), f"the source is not available ({code.co_filename})"
-    return tuple(line.rstrip("\r\n") for line in block), None
+    return tuple(line.rstrip("\r\n") for line in block)
 
 
 def signature(function: ProfiledFunction) -> str:
-    """Return the line that stands for a function whose lines did not run."""
+    """Return the ``def`` line, for a function whose lines did not run."""
     return next(
         (line for line in function.source if line.lstrip().startswith(("def ", "async def "))),
         f"def {function.name}(...)",
@@ -173,14 +174,14 @@ def _name(item: Any) -> str:
 
 
 Marker = Callable[[], bool]
-"""Runs when a compiler reads the call, not when the compiled code runs."""
+"""A function that runs when a compiler reads its call, not when the compiled code runs."""
 
 
 def compile_mark(entry: ProfiledFunction) -> Marker:
-    """Return what notes that ``entry`` was compiled into a larger graph.
+    """Return a function that sets ``compiled_into`` of ``entry``.
 
-    ``torch.compile`` runs a function that carries this mark once, while it reads the code, and
-    keeps its answer as a constant (torch/_dynamo/decorators.py, assume_constant_result).
+    ``torch.compile`` runs a function with ``_dynamo_marked_constant`` once, while it reads the
+    code, and keeps its result (torch/_dynamo/decorators.py, assume_constant_result).
     """
 
     def mark() -> bool:

@@ -34,25 +34,25 @@ from tensorlens.streams import for_stream, write
 
 
 class ProfiledBlock:
-    """One ``with`` block that is being profiled, or what ``function`` stands for."""
+    """A running ``with`` block, or the top level of a module, that is being profiled."""
 
     def __init__(
         self, engine: Engine, frame: FrameType, function: ProfiledFunction | None = None
     ) -> None:
-        self.function = function or _block(frame)
+        self.function = function or _block_entry(frame)
         self._engine = engine
         self._thread = engine.thread()
         self._activation: Activation = engine.trace_running_frame(self.function.account, frame)
 
     def close(self, frame: FrameType, error: BaseException | None) -> None:
-        """End the block; its last line ends here."""
+        """End the block and its last line."""
         self._engine.untrace_running_frame(self._activation, self.function.account, frame, error)
-        # a generator's may end in another thread
+        # a block in a generator may end in another thread
         self._engine.disable_for_block(self._thread)
 
 
-def _block(frame: FrameType, *, whole: bool = False) -> ProfiledFunction:
-    """Return what stands for the block that begins, or for ``whole``: all of a module's lines."""
+def _block_entry(frame: FrameType, *, whole: bool = False) -> ProfiledFunction:
+    """Return the entry of the block that begins; with ``whole``, of all lines of the module."""
     code = original(frame.f_code)
     lines = linecache.getlines(code.co_filename)
     first, last = (1, len(lines)) if whole else _extent(code.co_filename, frame.f_lineno)
@@ -64,10 +64,8 @@ def _block(frame: FrameType, *, whole: bool = False) -> ProfiledFunction:
         name=name,
         qualname=name,
         module=str(frame.f_globals.get("__name__", "")),
-        filename=code.co_filename,
         first_line=first,
         source=tuple(line.rstrip("\r\n") for line in lines),
-        source_note=None if lines else f"the source is not available ({code.co_filename})",
     )
 
 
@@ -89,33 +87,33 @@ def _extent(filename: str, lineno: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one decorated function is reported."""
+    """The options of one decorated function's report."""
 
     every: int | None = None
     devices: tuple[str, ...] | None = None
     stream: TextIO | None = None
     if_called: bool = False
-    """Nobody asked for this function by name: it is left out unless it ran."""
+    """Whether to leave it out unless it ran: nobody named it."""
 
 
 class DecoratorProfiler(LineProfiler):
-    """The profiler behind the decorators: reports by itself, at exit or every N calls."""
+    """The profiler behind the decorators, which prints at exit or every N calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self._options: dict[int, Options] = {}
         self.exit_report = ExitReport(self.report_at_exit)
         self.accumulates = False
-        """Figures are for the end: ``every`` and the end of a block print and clear nothing."""
+        """Whether figures are kept for the end: ``every`` and blocks print and clear nothing."""
         self.has_printed = False
         self.blocks: dict[tuple[CodeType, str, int], ProfiledFunction] = {}
-        """Blocks whose figures add up, by their code, its file and the line."""
+        """Code, file and line of a block to its entry, if :attr:`accumulates`."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
         self._adopted: tuple[ProfiledBlock, FrameType] | None = None
 
     def decorate(self, function: Any, options: Options) -> Any:
-        """Return ``function`` wrapped, reported as ``options`` say; itself where we fail."""
+        """Return ``function`` wrapped, with its report's options; itself if that fails."""
         with guarded(f"{getattr(function, '__qualname__', 'an object')} is not profiled"):
             wrapped = self(function)
             for python in self._python_functions(self._measured(function)):
@@ -125,26 +123,26 @@ class DecoratorProfiler(LineProfiler):
         return function
 
     def adoptable(self, code: CodeType) -> CodeType:
-        """Return what to execute in place of a module's code, to be adopted while it runs."""
+        """Return the code to execute in place of a module's, for :meth:`adopt` while it runs."""
         with suppress(Exception):
             return engine.tracer.source.exchange(code, lambda each: each is code)
         return code
 
     def adopt(self, frame: FrameType) -> None:
-        """Measure the lines of a module that runs, once a framework is there to count for.
+        """Measure the lines of a running module until :meth:`release`.
 
-        It stays so until :meth:`release`. Nothing that fails here reaches the program.
+        Does nothing before a framework is imported. No failure reaches the program.
         """
         if self._adopted is not None or not adapters():
             return
         with suppress(Exception):
-            block = ProfiledBlock(engine, frame, _block(frame, whole=True))
+            block = ProfiledBlock(engine, frame, _block_entry(frame, whole=True))
             self._adopted = block, frame
             self._entries[id(block.function.account.code)] = block.function
             self._options[id(block.function)] = Options(if_called=True)
 
     def release(self, error: BaseException | None = None) -> None:
-        """End what :meth:`adopt` began; the module has ended, by ``error`` if given."""
+        """Undo :meth:`adopt` when the module has ended, by ``error`` if given."""
         if self._adopted is None:
             return
         (block, frame), self._adopted = self._adopted, None
@@ -153,14 +151,14 @@ class DecoratorProfiler(LineProfiler):
             engine.explain(error)
 
     def block(self, frame: FrameType) -> ProfiledBlock:
-        """Begin a block, whose figures are :meth:`block_ended`'s to print."""
+        """Begin a block; :meth:`block_ended` prints its figures."""
         if not self.accumulates:
             return ProfiledBlock(engine, frame)
-        # code that is compiled anew each time is equal, but for the file
+        # code that is compiled anew each time is equal, except for the file
         code = original(frame.f_code)
         key = code, code.co_filename, frame.f_lineno
-        # in one step: several threads may come to it at once
-        known = self.blocks.get(key) or self.blocks.setdefault(key, _block(frame))
+        # setdefault: several threads may begin it at once
+        known = self.blocks.get(key) or self.blocks.setdefault(key, _block_entry(frame))
         return ProfiledBlock(engine, frame, known)
 
     def block_ended(self, block: ProfiledBlock, options: Options) -> None:
@@ -169,20 +167,20 @@ class DecoratorProfiler(LineProfiler):
             self._print([block.function], options)
 
     def clear(self) -> None:
-        """Forget the figures, those of blocks that add up as well."""
+        """Reset the figures, those of accumulated blocks included."""
         super().clear()
         for each in self.blocks.values():
             each.account.clear()
 
     def _forked(self) -> None:
-        # of blocks that are open, and of functions, the engine does that
+        # the engine clears functions and open blocks
         for each in self.blocks.values():
             each.account.clear()
             each.account.cleared = False
 
     @property
     def ending(self) -> Ending | None:
-        """How the program ended, where it did not come to its end."""
+        """What ended the program early, if anything did."""
         return self.exit_report.ending
 
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
@@ -197,9 +195,9 @@ class DecoratorProfiler(LineProfiler):
             account.clear()
 
     def report_at_exit(self, process: str | None) -> None:
-        """Print every function that was not printed yet; a child process only what it ran.
+        """Print all unprinted figures; a child process only those of what it ran.
 
-        A worker writes that to a file of its own instead where ``tensorlens run -o`` has one.
+        Under ``tensorlens run -o`` a spawned worker writes them to a file of its own instead.
         """
         output = None if process is None else workers_output()
         if output is not None:
@@ -214,11 +212,11 @@ class DecoratorProfiler(LineProfiler):
             self._print(entries, options, process)
 
     def unprinted(self, process: str | None) -> list[ProfiledFunction]:
-        """Return what has figures that were not printed yet; of a child, what it ran."""
+        """Return the entries with figures not printed yet; of a child, those that it ran."""
         unprinted = []
         for entry in (*self.functions, *self.blocks.values()):
             options = self._options.get(id(entry), Options())
-            # of a call that was in flight when the end of another one cleared the figures
+            # left by a call that was running when another one cleared the figures
             rest = entry.account.cleared and entry.account.lines
             ran = entry.ran or rest or (entry.was_read and not process)
             if ran or not (options.every or options.if_called or process or entry.is_cleared):
@@ -244,9 +242,9 @@ class DecoratorProfiler(LineProfiler):
         if not config.prints_tables():
             return
         text = f"{report}\n"
-        # a closed pipe, a full disk: the program goes on as if we were not here
+        # a closed pipe or a full disk must not disturb the program
         with suppress(OSError, ValueError):
-            stream = _stream(options.stream)
+            stream = _output_stream(options.stream)
             write(for_stream(text, stream), stream)
 
 
@@ -269,7 +267,7 @@ class Profile:
             ``tensorlens run -o`` or ``--json`` figures add up for the document instead.
         devices: device names to report on; all that are used by default.
         stream: where to print; ``sys.stdout`` by default.
-        columns: taken for pytorch_memlab's sake and ignored.
+        columns: accepted for compatibility with pytorch_memlab and ignored.
 
     Raises:
         ProfileError: the object has no Python lines.
@@ -280,7 +278,7 @@ class Profile:
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or Options()
         self._open: list[tuple[int, int, ProfiledBlock | None]] = []
-        """The identities of frame and thread of each block that has begun, and the block."""
+        """Identities of frame and thread of each open block, and the block."""
 
     @property
     def profiler(self) -> DecoratorProfiler:
@@ -311,17 +309,17 @@ class Profile:
         return self.profiler.decorate(function, options)
 
     def result(self) -> LineReport:
-        """Return what the decorated functions did so far."""
+        """Return the figures of the decorated functions so far."""
         return self.profiler.result()
 
     def clear(self) -> None:
-        """Forget the figures so far."""
+        """Reset the figures."""
         self.profiler.clear()
 
     def __enter__(self) -> ProfiledBlock | None:
         block = None
         with guarded("a block is not profiled"):
-            # a block that runs to build a graph does nothing else
+            # a block that only builds a graph is not measured
             if config.enabled() and not compiler.is_building():
                 block = self.profiler.block(sys._getframe(1))
         self._open.append((id(sys._getframe(1)), threading.get_ident(), block))
@@ -342,7 +340,7 @@ class Profile:
             self.profiler.block_ended(block, self._options)
 
     def _last_open(self, frame: FrameType) -> ProfiledBlock | None:
-        """Take the frame's last block, of any thread; else the thread's, begun by an ExitStack."""
+        """Remove the last open block of the frame, or else of the thread: an ExitStack's."""
         for at, key in ((0, id(frame)), (1, threading.get_ident())):
             for each in reversed([*self._open]):
                 if each[at] == key:
@@ -358,7 +356,7 @@ def _profiler_of_all() -> DecoratorProfiler:
     return profiler
 
 
-def _stream(given: TextIO | None) -> TextIO | None:
+def _output_stream(given: TextIO | None) -> TextIO | None:
     if given is not None:
         return given
     stream: TextIO | None = getattr(sys, config.current().stream)
@@ -393,5 +391,5 @@ def set_target_gpu(gpu_id: Any) -> None:
 
 
 def clear_global_line_profiler() -> None:
-    """Forget what the decorated functions did so far (pytorch_memlab's name)."""
+    """Reset the figures of the decorated functions (pytorch_memlab's name)."""
     profile.clear()

@@ -13,7 +13,7 @@ from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
 from tensorlens.lines.functions import (
     ProfiledFunction,
-    describe,
+    build_entry,
     forward_of,
     python_function,
     why_not,
@@ -207,7 +207,7 @@ class LineProfiler(WrappingMixin):
         entry = self._entries.get(id(code))
         if entry is None:
             account = Account(code, self._switch)
-            entry = describe(item, function, account)
+            entry = build_entry(item, function, account)
             # if it fails, each call tries again and notes why it is not measured
             with guarded("the counters are not in place"):
                 self._engine.refresh_counters()

@@ -1,7 +1,7 @@
 """Memory per source line: the records behind ``@profile`` and ``LineProfiler``.
 
-Sizes are bytes and times nanoseconds, always exact integers. ``None`` stands for a figure that
-could not be had; the device's ``missing`` says why.
+Sizes are bytes and times nanoseconds, always exact integers. ``None`` is an unknown figure; the
+device's ``missing`` says why.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 
 _OPTIONAL = ("backward", "rise", "growth", "residents")
-"""Figures that a file leaves out where there are none, as files of before them do."""
+"""Figures that a file omits if None; older files never have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResidentLine:
-    """Bytes that one line had left when a backward pass began, without what it calls."""
+    """Bytes that one line, without its callees, had left when a backward pass began."""
 
     filename: str
     lineno: int
@@ -34,7 +34,7 @@ class LineMemory:
     """Figures of one line on one device, over all its executions.
 
     An execution runs from its line event to the next line event of the same frame, or to that
-    frame's return, yield or raise; what it calls is included.
+    frame's return, yield or raise; its callees are included.
     """
 
     allocated: int | None
@@ -46,21 +46,20 @@ class LineMemory:
     net: int | None
     """Allocated at the end minus at the start, summed over the hits."""
     net_max: int | None
-    """The largest ``net`` of a single hit (negative where every hit freed)."""
+    """The largest ``net`` of a single hit (negative if every hit freed)."""
     net_first: int | None
     """The ``net`` of the first hit."""
     backward: int | None = None
-    """Bytes handed out in backward while the nodes ran that the line made, or what it calls. The
-    sum of all recordings; None where none saw the function."""
+    """Bytes handed out in backward by the nodes that the line or its callees made, summed over all
+    recordings; None if none saw the function."""
     rise: int | None = field(default=None, compare=False)
-    """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
-    while others' blocks were there."""
+    """``peak`` minus the bytes handed out when that hit began; 0 if the line itself took none."""
     growth: int | None = field(default=None, compare=False)
-    """Part of ``net`` that can have stayed: by the next hit's start the device had grown by no less
-    than is counted of a hit. The rest was given back elsewhere."""
+    """Part of ``net`` that can have stayed: of each hit at most the device's growth until the next
+    one began. The rest was freed elsewhere."""
     residents: tuple[ResidentLine, ...] | None = field(default=None, compare=False)
-    """Of a line that runs a backward pass: the lines that had left most when the one with ``peak``
-    began, since the end of the one before it; None of all others."""
+    """For a line that runs backward passes: the lines that had left most between the previous pass
+    and that with ``peak``. None for all other lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +69,13 @@ class Line:
     lineno: int
     source: str
     hits: int = 0
-    """How often it ran; 0 leaves ``memory`` empty: never run is not the same as zero bytes."""
+    """Number of executions; if 0, ``memory`` is empty: not run is not the same as zero bytes."""
     time_ns: int = 0
     """Wall time over all hits, calls included."""
     memory: Mapping[str, LineMemory] = field(default_factory=dict)
     """Device name (``cpu``, ``cuda:0``) to figures."""
     raised: str | None = None
-    """The exception that left the function from this line, as ``Type: text``; the latest one."""
+    """The last exception that left the function from this line, as ``Type: text``."""
 
 
 Execution = Literal["lines", "graph", "XLA"]
@@ -97,39 +96,38 @@ class FunctionLines:
     note: str | None = None
     """Note for the reader: never called, compiled away, source not found."""
     execution: Execution = "lines"
-    """Kind of execution. Of a ``graph``, lines ran once, to build it: a line's figures are
-    those of the graph's nodes that it made, itself or by what it called. ``hits`` are the calls of
-    the graph in which these were handed memory; ``allocated`` is the most that they were handed in
-    one call, ``peak`` the most of it at once, ``net`` what of it was left when a call ended, and
-    ``backward`` what the gradients of these nodes took in one call. What ``XLA`` compiled has no
-    such nodes: its one line is all of it."""
+    """Kind of execution. The lines of a ``graph`` ran once, to build it: a line's figures are those
+    of the nodes made by it or its callees. ``hits`` counts the calls of the graph in which they
+    were handed memory; ``allocated`` is the most they were handed in one call, ``peak`` the most of
+    it at once, ``net`` the rest of it when a call ended, and ``backward`` the most handed to
+    their gradients in one call. A graph compiled by ``XLA`` has no such nodes, and one line."""
     whole: Mapping[str, LineMemory] = field(default_factory=dict)
-    """Of graphs: device to the same figures of all their nodes, whoever made them."""
+    """For graphs: device to the same figures of all nodes, whichever line made them."""
 
     @property
     def has_backward(self) -> bool:
-        """Whether a recording tells what its lines took in backward."""
+        """Whether a recording has figures of its lines in backward."""
         figures = (memory for line in self.lines for memory in line.memory.values())
         return any(memory.backward is not None for memory in figures)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSource:
-    """Where a device's figures come from."""
+    """The counter of a device's figures."""
 
     name: str
     """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
     source: str
     """Name of the counter, for the header: ``CUDA caching allocator``."""
     precision: str
-    """How exact it is: ``exact``, ``to 512 B``, ``to the page``, ..."""
+    """Precision: ``exact``, ``to 512 B``, ``to the page``, ..."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Field name of :class:`LineMemory` to the reason it is ``None`` on this device."""
+    """Field name of :class:`LineMemory` to the reason why it is ``None`` on this device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a program before its last line."""
+    """The early end of a program."""
 
     cause: str
     """A signal (``SIGTERM``), or the type of an exception that nobody caught."""
@@ -153,21 +151,21 @@ class LineReport(Document):
     devices: tuple[DeviceSource, ...]
     provenance: str = "measured"
     process: str | None = None
-    """Set when it is not of the only process: ``rank 1 of 2, process 4711 (SpawnProcess-1)``."""
+    """Set for one of several processes: ``rank 1 of 2, process 4711 (SpawnProcess-1)``."""
     notes: tuple[str, ...] = ()
-    """Notes on the whole report: a fallback in use, a tracer that cut in."""
+    """Notes on the whole report: a fallback in use, another tracer that took over."""
     ending: Ending | None = None
-    """Set where the program did not come to its end: then the last hit of a line is no part of its
-    :attr:`~LineMemory.growth`, as it may be of a step that had not ended."""
+    """Set if the program ended early: the last hit of a line then is no part of its
+    :attr:`~LineMemory.growth`, as it may belong to an unfinished step."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def has_backward(self) -> bool:
-        """Whether a recording tells what lines took in backward."""
+        """Whether a recording has figures of lines in backward."""
         return any(function.has_backward for function in self.functions)
 
     def without_source(self) -> LineReport:
-        """Return it without the text of the lines: itself where there is none."""
+        """Return the report without source text; itself if it has none."""
         if not any(line.source for function in self.functions for line in function.lines):
             return self
         functions = (

@@ -162,7 +162,7 @@ class _TableMaker:
 
         If the program ended early, the last hit does not count, unless the line ran once and
         another one in a loop. A line with unknown callers that ran several times in each of
-        several calls counts as 0 then: 12 layers a step keep 11 hits' bytes in a step cut short.
+        several calls counts as 0 then: 12 layers of an unfinished step hold the bytes of 11 hits.
         """
         cell, is_cut = stats.cells[slot], self.is_cut
         others = [*account.lines.values()]

@@ -356,7 +356,7 @@ def _moving_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Call, 
 
 
 def _is_plain_name(name: str) -> bool:
-    # an assignment to __debug__ is refused; names beyond ASCII are normalised where they are read
+    # an assignment to __debug__ is refused; non-ASCII names are normalised when read
     assignable = name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
     return assignable and name.isascii()
 

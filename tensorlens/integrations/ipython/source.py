@@ -104,7 +104,7 @@ def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) ->
         entry = profiler.add_function(_stand_in(code))
         if code is cell:
             entry.name = entry.qualname = "cell"
-            entry.first_line, entry.source, entry.source_note = 1, tuple(lines), None
+            entry.first_line, entry.source = 1, tuple(lines)
 
 
 def _stand_in(code: types.CodeType) -> types.FunctionType:

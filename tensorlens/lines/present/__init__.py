@@ -1,7 +1,6 @@
-"""Presents a line report.
+"""The presenter of line reports.
 
-As rows it is one per function, line and device: a line that never ran has one without device and
-figures, and there is a column for backward where a recording was.
+Rows are one per function, line and device; a line that never ran has one row without figures.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from tensorlens.render.source import place
 from tensorlens.render.view import View
 
 _MAX_RESIDENTS = 3
-"""Lines that are named of what was there when a backward pass began."""
-_CUT = "what stayed is judged without the last hit of each line: its step may not have ended"
+"""Lines listed as resident when a backward pass began."""
+_EARLY_END = "what stayed is judged without the last hit of each line: its step may not have ended"
 
 TEXT = ("function", "module", "filename", "source", "device", "raised", "execution")
-"""The columns of :data:`COLUMNS` that are text."""
+"""Columns of text among :data:`COLUMNS`."""
 
 _FIGURES = ("allocated", "peak", "reserved", "net", "net_max", "net_first")
 COLUMNS = (
@@ -48,7 +47,7 @@ COLUMNS = (
     *_FIGURES,
     "raised",
 )
-"""The columns in order; ``time_ns`` is nanoseconds and the figures after ``device`` are bytes."""
+"""The columns in order; the figures after ``device`` are bytes."""
 
 TITLE = "memory per line"
 
@@ -86,7 +85,7 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
         )
         for number, each in enumerate(main.peaks)
     )
-    parts = tuple(part for each in main.peaks for part in _before(each, found))
+    parts = tuple(part for each in main.peaks for part in _peak_parts(each, found))
     facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
     title = "Memory per line" + (f": {ending_text(found.ending)}" if found.ending else "")
     nothing = () if functions else (Note("no function was profiled"),)
@@ -94,7 +93,7 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
         (
             Heading(title, found.provenance, found.process),
             facts,
-            *((Note(_CUT, label="note"),) if found.ending else ()),
+            *((Note(_EARLY_END, label="note"),) if found.ending else ()),
             *(Note(note, label="note") for note in found.notes),
             *nothing,
         )
@@ -107,10 +106,10 @@ def ending_text(ending: Ending) -> str:
     return f"{ending.cause} ended the program{where}"
 
 
-def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
-    """Give what a backward pass took to reach the peak, who had left most before it, and the rest.
+def _peak_parts(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
+    """Yield the parts of a backward pass's peak: its own bytes, the lines that left most, the rest.
 
-    The bytes of lines are part of their net, and others may have freed some: then there is no rest.
+    Other lines may have freed some of the bytes counted here: then there is no rest.
     """
     memory = peak.entry.memory
     residents = (memory.residents or ())[:_MAX_RESIDENTS]
@@ -135,7 +134,7 @@ def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
 def rows(report: LineReport) -> Rows:
     """Return one row per function, line and device.
 
-    Where graphs were followed there is ``execution`` as well; see
+    ``backward`` is a column if there was a recording, ``execution`` if there are graphs; see
     :class:`tensorlens.lines.report.FunctionLines`.
     """
     figures = (*_FIGURES, *(("backward",) if report.has_backward else ()))

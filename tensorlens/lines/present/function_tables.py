@@ -1,4 +1,4 @@
-"""The report of lines: a table for each function, with the source at the far right."""
+"""The tables of a line report, one per function, with the source at the far right."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ _COLUMN_TIPS = {
     "Net sum": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",
-    "Backward": ("Bytes allocated in backward because of this line, as recorded"),
+    "Backward": "Bytes allocated in backward because of this line, as recorded",
 }
-"""The columns in order, and what they mean."""
+"""Title of each column, in order, to its meaning."""
 _SOURCE_WIDTHS = {
     **{"Net first": 44, "Net max": 44, "Reserved": 36, "Time": 32, "Allocated": 32},
     **{"Backward": 28, "Hits": 24},
 }
-"""Columns in the order in which they go where there is no room, and how wide the source must still
-be for them to stay."""
+"""Columns in the order in which they are dropped in a narrow table, and the least width of the
+source for each to stay."""
 _NOT_OF_GRAPHS = ("Time", "Reserved", "Net max", "Net first")
-"""Columns that a graph has no figures for."""
+"""Columns without figures in tables of graphs."""
 _NEED_SEVERAL_HITS = ("Net max", "Net first")
 _OVERVIEW_COLUMNS = ("Device", "Peak", "Net sum", "Backward")
 _NET = "Net sum: what a line left, all hits added; other lines may free it."
@@ -74,8 +74,8 @@ def function_tables(
     name: str,
     view: View,
 ) -> Iterator[Block]:
-    """Give the tables of functions whose figures can be compared, and what sums them up."""
-    drawn = _Drawing(found, _Lengths.of(functions))
+    """Yield the key, the lines to look at first, and the tables of comparable functions."""
+    drawn = _Drawing(found, _BarScales.of_functions(functions))
     keys = tuple(_keys(functions, found))
     first: list[Block] = [Legend(keys)] if keys else []
     if name == "code" and any(entry.memory.net for each in functions for entry in each.entries):
@@ -85,7 +85,7 @@ def function_tables(
     if first:
         yield Section(tuple(first))
     folded = [each for each in functions if found.is_folded(each)]
-    # a text names the others alone, where there are many
+    # a text lists folded functions by name only, if there are many functions
     is_short = view.top is not None and len(functions) > FEW_FUNCTIONS
     for each in functions:
         section = _function(each, columns, name, drawn)
@@ -100,7 +100,7 @@ def function_tables(
 
 
 def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
-    """Return the lines that matter, by their peaks."""
+    """Return the table of lines to look at first."""
     titles = [title for title in _OVERVIEW_COLUMNS if any(each.title == title for each in columns)]
     has_source = any(each.title == "Source" for each in columns)
     rows = []
@@ -122,7 +122,7 @@ def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
 
 
 def _folded_functions(functions: Sequence[FunctionLayout]) -> Table:
-    """Return one row for each function whose lines a text leaves out."""
+    """Return a table with one row for each folded function."""
     return Table(
         (
             Column("Peak"),
@@ -141,7 +141,7 @@ def _folded_functions(functions: Sequence[FunctionLayout]) -> Table:
 def function_columns(
     functions: Sequence[FunctionLayout], *, several: bool, of_graphs: bool = False
 ) -> tuple[Column, ...]:
-    """Return the columns of all tables that are to read alike."""
+    """Return the columns that all tables of these functions share."""
     absent = {*_NOT_OF_GRAPHS} if of_graphs else set[str]()
     if not several:
         absent.add("Device")
@@ -169,10 +169,10 @@ def function_columns(
 
 
 def about_graphs(columns: Sequence[Column]) -> Section:
-    """Return what is told of graphs before their tables."""
+    """Return the explanation that precedes the tables of graphs."""
     titles = [each.title for each in columns if each.title in GRAPH_COLUMNS]
     meanings = "; ".join(f"{title}: {GRAPH_COLUMNS[title]}" for title in titles)
-    # a page tells it where a title is pointed at
+    # in a page these are the tips of the titles
     words = Paragraph(f"{meanings}. Blank: nothing was handed out.")
     return Section((Paragraph(GRAPHS), Only(("text",), lambda: [words])))
 
@@ -236,7 +236,7 @@ def _peak(function: FunctionLayout) -> tuple[str, ...]:
 
 
 def _keys(functions: Sequence[FunctionLayout], found: Overview) -> Iterator[Key]:
-    """Give what marks and colours stand for, of those that are there."""
+    """Yield the keys of the marks and colours in use."""
     if found.peaks:
         yield Key("highest peak", "peak", "var(--tl-peak-top)")
     if found.growths:
@@ -249,17 +249,17 @@ def _keys(functions: Sequence[FunctionLayout], found: Overview) -> Iterator[Key]
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """How the figures of functions are drawn that can be compared: one scale, one mark of each."""
+    """The drawing of comparable functions: one scale, one mark of each kind."""
 
     overview: Overview
-    lengths: _Lengths
+    scales: _BarScales
 
     def figures(self, entry: Entry) -> dict[str, str | Cell]:
         """Return the cells of a line on a device by the titles of their columns."""
         memory = entry.memory
         tone: Tone = "release" if (memory.net or 0) < 0 else "growth"
-        peak = Cell(size(memory.peak), bar=self.lengths.peak(entry))
-        net = Cell(size(memory.net, signed=True), bar=self.lengths.net(entry), tone=tone)
+        peak = Cell(size(memory.peak), bar=self.scales.peak(entry))
+        net = Cell(size(memory.net, signed=True), bar=self.scales.net(entry), tone=tone)
         if self.overview.is_peak(entry):
             peak = replace(peak, mark="peak", tip="highest peak")
         if self.overview.is_growth(entry):
@@ -272,14 +272,14 @@ class _Drawing:
             "Net sum": net,
             "Net max": size(memory.net_max, signed=True),
             "Net first": size(memory.net_first, signed=True),
-            # a device may have had no recording where another had one
+            # only some devices may have a recording
             "Backward": "" if memory.backward is None else size(memory.backward),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class _Lengths:
-    """How long the bars of functions may be, in bytes.
+class _BarScales:
+    """The scales of the bars, in bytes per device.
 
     A device's peaks are measured against its highest; its nets start from an axis that leaves
     room to the left for the largest release and to the right for the largest growth.
@@ -290,7 +290,7 @@ class _Lengths:
     releases: Mapping[str, int]
 
     @classmethod
-    def of(cls, functions: Sequence[FunctionLayout]) -> _Lengths:
+    def of_functions(cls, functions: Sequence[FunctionLayout]) -> _BarScales:
         peaks: dict[str, int] = {}
         growths: dict[str, int] = {}
         releases: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The layout of a line table, the same for text and HTML: rows, marks, columns left out."""
+"""The rows of a line table, for text and HTML: which are folded, and the remarks below."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ GRAPH_COLUMNS = {
 _FOLD_FROM = 5
 _FOLD_KEEPS = 1
 _LONG = 100
-"""Rows from which on lines that ran and changed nothing are folded too."""
+"""Tables with more rows also fold lines that ran and changed nothing."""
 _LEVEL = ("allocated", "peak", "reserved")
 _NET = ("net", "net_max", "net_first")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Figures of a line on a device, or on several devices where they are the same."""
+    """Figures of a line on one device, or on several with equal figures."""
 
     devices: tuple[str, ...]
     memory: LineMemory
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """One source line; ``entries`` is empty where it never ran or changed no device."""
+    """A source line; ``entries`` is empty if it never ran or changed no device."""
 
     line: Line
     source: str
@@ -49,23 +49,23 @@ class ShownLine:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A long run of lines that never ran, or in a long table that changed nothing."""
+    """A run of lines that never ran, or that changed nothing in a long table."""
 
     rows: tuple[ShownLine, ...]
 
     @property
     def text(self) -> str:
-        """Text in place of the lines."""
+        """Text shown in place of the lines."""
         idle = all(not row.line.hits for row in self.rows)
         return f"{len(self.rows)} lines {'not run' if idle else 'without a change'}"
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionLayout:
-    """One function as it is shown.
+    """The table of one function.
 
-    ``body`` is empty for a function that was never called; one that was compiled away has one row
-    whose source is the note.
+    ``body`` is empty for a function never called; a function compiled away has one row, whose
+    source is the note.
     """
 
     function: FunctionLines
@@ -78,7 +78,7 @@ class FunctionLayout:
 
     @property
     def is_of_graphs(self) -> bool:
-        """Whether the figures are of graphs, whose lines ran only to build them."""
+        """Whether the figures are of graphs."""
         return self.function.execution != "lines"
 
     @property
@@ -93,12 +93,12 @@ class FunctionLayout:
 
     @property
     def raised(self) -> tuple[ShownLine, ...]:
-        """The rows an exception left the function from."""
+        """The rows from which an exception left the function."""
         return tuple(row for row in self.rows if row.line.raised is not None)
 
     @property
     def repeated(self) -> bool:
-        """Whether ``net_max`` or ``net_first`` says more than ``net``."""
+        """Whether ``net_max`` or ``net_first`` differs from ``net`` anywhere."""
         return any(
             value not in (None, entry.memory.net)
             for entry in self.entries
@@ -107,17 +107,17 @@ class FunctionLayout:
 
     @property
     def recorded(self) -> bool:
-        """Whether a recording tells what lines took in backward."""
+        """Whether a recording has figures of lines in backward."""
         return any(entry.memory.backward is not None for entry in self.entries)
 
 
 def layouts(report: LineReport) -> tuple[FunctionLayout, ...]:
-    """Return how each function of the report is shown."""
+    """Return the layout of each function of the report."""
     return tuple(_layout(function, report) for function in report.functions)
 
 
 def devices_of(report: LineReport) -> tuple[str, ...]:
-    """Return the names of all devices: those of the header, then any only the lines know."""
+    """Return the names of all devices: those of the header, then others of the lines."""
     names = dict.fromkeys(device.name for device in report.devices)
     for function in report.functions:
         for line in function.lines:
@@ -158,7 +158,7 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
 def _body(
     function: FunctionLines, devices: tuple[str, ...]
 ) -> tuple[tuple[ShownLine | Fold, ...], list[str]]:
-    """Return the rows, and what to say about the devices that have none."""
+    """Return the rows, and the remarks on devices that are not in them."""
     figures = {
         name: {
             index: line.memory[name]
@@ -168,13 +168,13 @@ def _body(
         for name in devices
     }
     used = {name: lines for name, lines in figures.items() if lines}
-    # a device without a single figure gets one remark instead of a column of n/a
+    # a device without any known figure gets one remark instead of a column of n/a
     active = [
         name
         for name, lines in used.items()
         if any(_changed(memory) and not _is_unknown(memory) for memory in lines.values())
     ]
-    # with one device in the whole report its level is worth reading even where nothing changes
+    # the level of an only device is shown even if nothing changes
     shown = list(used) if len(devices) == 1 else active
     sources = dedented([line.source for line in function.lines])
     rows = []
@@ -184,7 +184,7 @@ def _body(
             here = [name for name in here if _changed(line.memory[name])]
         rows.append(ShownLine(line, source, _entries(line, here)))
     if not any(sources):
-        # a number of a line that never ran tells nothing without its text
+        # without source, lines that never ran are left out
         rows = [row for row in rows if row.line.hits] or rows
     unchanged = {name: lines for name, lines in used.items() if name not in shown}
     return _folded(rows), _level_remarks(unchanged)
@@ -198,7 +198,7 @@ def _entries(line: Line, names: list[str]) -> tuple[Entry, ...]:
 
 
 def _changed(memory: LineMemory) -> bool:
-    """Tell whether the line may have moved the device; unknown figures may hide a move."""
+    """Return whether the line may have changed the device; unknown figures may hide a change."""
     figures = (memory.net, memory.net_max, memory.net_first, memory.peak, memory.allocated)
     moved = None in figures or any(figures[:3]) or memory.peak != memory.allocated
     return moved or bool(memory.backward)
@@ -229,7 +229,7 @@ def _folded(rows: list[ShownLine]) -> tuple[ShownLine | Fold, ...]:
 
 
 def _is_idle(row: ShownLine, is_long: bool) -> bool:
-    """Tell whether a row can be folded away."""
+    """Return whether a row can be folded."""
     if row.line.raised is not None:
         return False
     ran = bool(row.line.hits)
@@ -238,7 +238,7 @@ def _is_idle(row: ShownLine, is_long: bool) -> bool:
 
 
 def _level_remarks(unchanged: Mapping[str, Mapping[int, LineMemory]]) -> list[str]:
-    """Return one remark for all devices that stayed at the same level."""
+    """Return one remark for each group of devices that stayed at the same level."""
     alike: dict[str, list[str]] = {}
     for name, lines in unchanged.items():
         if not all(_is_unknown(memory) for memory in lines.values()):
@@ -267,7 +267,7 @@ def _span(counts: Iterable[int | None]) -> str:
 
 
 def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
-    """Return why the column of backward is blank in this table and not in another one."""
+    """Return a remark if the column of backward is blank in this table but not in others."""
     others = (each for each in report.functions if each.execution == "lines")
     if function.has_backward or not any(each.has_backward for each in others):
         return []
@@ -275,7 +275,7 @@ def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
 
 
 def _unknown(body: tuple[ShownLine | Fold, ...], report: LineReport) -> list[str]:
-    """Return why each figure that reads ``n/a`` could not be had, equal reasons together."""
+    """Return why figures are ``n/a``, equal reasons together."""
     missing: dict[str, set[str]] = {}
     for row in body:
         for name, memory in row.line.memory.items() if isinstance(row, ShownLine) else ():

@@ -12,22 +12,22 @@ from tensorlens.user_code import is_foreign
 
 MOST = 10
 _FEWEST = 2
-"""Lines that each of many devices has."""
-_FOR_PEAKS = 0.6
-"""Share of the lines that are there for their peaks; the others are for what they left."""
+"""Least number of lines per device, if there are many devices."""
+_SHARE_BY_PEAK = 0.6
+"""Share of the lines chosen by peak; the others are chosen by growth."""
 _LEAST_RISE = 0.01
-"""Share of the highest peak that a line has to add to be there for its own."""
+"""Least rise of a line chosen by peak, as a share of the highest peak."""
 _LEAST_GROWTH = 0.001
-"""The same of what a line left, to be marked for it."""
+"""Least growth of a marked line, as a share of the highest peak."""
 _FEW_ROWS = 12
-"""A single function of so few rows is its own overview."""
+"""A single function of at most this many rows has no list of lines to look at."""
 FEW_FUNCTIONS = 6
-"""A text shows all of so many functions line by line."""
+"""A text shows the lines of all functions up to this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineFigures:
-    """A line's figures on a device, or on several where they are the same."""
+    """A line's figures on one device, or on several with equal figures."""
 
     function: FunctionLayout
     row: ShownLine
@@ -35,12 +35,12 @@ class LineFigures:
 
     @property
     def peak(self) -> int:
-        """The line's peak in bytes; 0 where it is unknown."""
+        """The line's peak in bytes; 0 if unknown."""
         return self.entry.memory.peak or 0
 
     @property
     def growth(self) -> int:
-        """Bytes that can have stayed, less those of the net that were given back elsewhere."""
+        """Bytes that can have stayed, minus those of the net that were freed elsewhere."""
         memory = self.entry.memory
         net = memory.net or 0
         return net if memory.growth is None or net < 0 else 2 * memory.growth - net
@@ -52,7 +52,7 @@ class LineFigures:
 
     @property
     def place(self) -> str:
-        """``nets/train.py:14``; of a library ``modeling_gpt2.py:703``, as paths there are long."""
+        """``nets/train.py:14``; in a library only ``modeling_gpt2.py:703``."""
         filename = self.function.function.filename
         name = Path(filename).name if is_foreign(filename) else short_path(filename)
         return printable(f"{name}:{self.row.line.lineno}")
@@ -68,48 +68,48 @@ class Overview:
     """The lines that matter most, on all devices."""
 
     peaks: tuple[LineFigures, ...]
-    """The line that rose to the highest peak of each device."""
+    """For each device, the line that rose to its highest peak."""
     growths: tuple[LineFigures, ...]
-    """The line that grew most on each device."""
+    """For each device, the line that grew most."""
     places: tuple[LineFigures, ...]
-    """Some ``MOST`` lines, by device and peak; empty where the tables are few lines themselves."""
+    """About ``MOST`` lines, by device and peak; empty if the tables are short."""
 
     def is_folded(self, function: FunctionLayout) -> bool:
-        """Whether none of a function's lines is among the places, and none has failed."""
+        """Whether none of a function's lines is among the places, and none raised."""
         shown = any(each.function is function for each in self.places)
         return bool(self.places) and not shown and not function.raised
 
     def is_peak(self, entry: Entry) -> bool:
-        """Whether it is of the line of a device's highest peak."""
+        """Whether it belongs to a line of :attr:`peaks`."""
         return any(each.entry is entry for each in self.peaks)
 
     def is_growth(self, entry: Entry) -> bool:
-        """Whether it is of the line of a device's most that stayed."""
+        """Whether it belongs to a line of :attr:`growths`."""
         return any(each.entry is entry for each in self.growths)
 
 
 def overview(functions: Sequence[FunctionLayout]) -> Overview:
     """Return the overview of functions whose figures can be compared.
 
-    A line whose peak is that of another function's to the byte, and which rose further to it, ran
-    less often or took longer, only called the other: it is left out.
+    Lines that only called another one are left out: they have the same peak, to the byte, as a
+    line of another function, and rose further to it, ran less often or took longer.
     """
-    devices = _of_devices(functions)
-    # of many devices few lines each
+    devices = _lines_by_device(functions)
+    # few lines each if there are many devices
     most = max(_FEWEST, MOST // len(devices)) if devices else 0
     peaks: list[LineFigures] = []
     growths: list[LineFigures] = []
     places: list[LineFigures] = []
-    for found in devices.values():
-        own = [*_without_callers(found)]
-        # a level that no line rose to was there before
-        top = max(each.peak for each in found)
+    for lines in devices.values():
+        own = [*_without_callers(lines)]
+        # a peak that no line rose to was there before
+        top = max(each.peak for each in lines)
         risen = sorted((e for e in own if e.peak and _rise(e) > 0), key=lambda each: -each.peak)
         grown = sorted((e for e in own if e.growth > 0), key=lambda each: -each.growth)
         peaks += [each for each in risen[:1] if each.peak == top]
-        # a scalar that was replaced is no growth to look at
+        # ignore replaced scalars
         growths += [each for each in grown[:1] if each.growth > _LEAST_GROWTH * top]
-        half = round(most * _FOR_PEAKS)
+        half = round(most * _SHARE_BY_PEAK)
         taking = [e for at, e in enumerate(risen) if not at or _rise(e) > _LEAST_RISE * top]
         chosen: list[LineFigures] = taking[:half]
         for each in (*grown, *taking[half:]):
@@ -122,28 +122,28 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
 
 
 def by_peak(functions: Iterable[FunctionLayout]) -> list[FunctionLayout]:
-    """Return functions by their highest peak, those with the same in their order."""
+    """Return functions in the order of their highest peaks."""
     return sorted(functions, key=lambda each: -highest(each))
 
 
 def highest(function: FunctionLayout) -> int:
-    """Return the highest peak of a function in bytes, 0 where none is known."""
+    """Return the highest peak of a function in bytes, 0 if unknown."""
     return max((entry.memory.peak or 0 for entry in function.entries), default=0)
 
 
-def _of_devices(functions: Iterable[FunctionLayout]) -> dict[str, list[LineFigures]]:
+def _lines_by_device(functions: Iterable[FunctionLayout]) -> dict[str, list[LineFigures]]:
     found: dict[str, list[LineFigures]] = {}
     for function in functions:
         for row in function.rows:
             for entry in row.entries:
                 for device in entry.devices:
                     found.setdefault(device, []).append(LineFigures(function, row, entry))
-    # a card's memory runs out first
+    # accelerators first: their memory is scarcer
     return dict(sorted(found.items(), key=lambda item: item[0].startswith("cpu")))
 
 
 def _once(places: Iterable[LineFigures]) -> tuple[LineFigures, ...]:
-    """Return places without those that stand for several devices and were there already."""
+    """Return places, those of several devices only once."""
     return tuple({id(each.entry): each for each in places}.values())
 
 
@@ -151,17 +151,17 @@ def _without_callers(places: Sequence[LineFigures]) -> Iterator[LineFigures]:
     spans: dict[int, list[tuple[tuple[int, int, int], FunctionLayout]]] = {}
     for each in places:
         if each.peak and _rise(each) > 0:
-            spans.setdefault(each.peak, []).append((_span(each), each.function))
+            spans.setdefault(each.peak, []).append((_caller_key(each), each.function))
     for each in places:
         alike = spans.get(each.peak, ())
-        if not any(span < _span(each) and by is not each.function for span, by in alike):
+        if not any(span < _caller_key(each) and by is not each.function for span, by in alike):
             yield each
 
 
-def _span(place: LineFigures) -> tuple[int, int, int]:
-    """Return what a caller has more of than what it calls: how far it rose, and the time.
+def _caller_key(place: LineFigures) -> tuple[int, int, int]:
+    """Return a key that is larger for a caller than for its callee: rise, fewer hits, time.
 
-    What is called may be called from elsewhere as well, more often: then times say nothing.
+    Hits come first, since a callee with other callers can take more time in all.
     """
     line = place.row.line
     return _rise(place), -line.hits, line.time_ns
@@ -169,5 +169,5 @@ def _span(place: LineFigures) -> tuple[int, int, int]:
 
 def _rise(place: LineFigures) -> int:
     memory = place.entry.memory
-    # files of before it was kept do not have it
+    # older files have no rise
     return place.peak if memory.rise is None else memory.rise

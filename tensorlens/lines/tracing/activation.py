@@ -164,7 +164,7 @@ class Activation:
         self.resumed = True
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Charge the last line at a return or yield, or where ``error`` leaves the frame."""
+        """Charge the last line at a return or yield, or when ``error`` leaves the frame."""
         try:
             if self.start is not None:
                 self.line(self.lineno)

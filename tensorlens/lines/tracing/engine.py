@@ -262,7 +262,7 @@ class Engine:
         self.enable().open_blocks += 1
 
     def disable_for_block(self, thread: ThreadState | None = None) -> None:
-        """Undo one :meth:`enable_for_block`; ``thread`` is where it began, if not this one."""
+        """Undo one :meth:`enable_for_block`; ``thread`` is the one it began in, if not this one."""
         thread = thread or self.thread()
         thread.open_blocks -= 1
         thread.depth -= 1
