@@ -5,7 +5,7 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
-        "counters": ("CounterSlots", "Counters", "continues"),
+        "counters": ("CounterSlots", "continues"),
         "present.layout": ("Fold", "ShownLine", "devices_of", "layouts"),
         "present.overview": ("overview",),
         "profile": ("Options", "Profile", "ProfiledBlock"),

@@ -11,55 +11,6 @@ from tensorlens.frameworks.registry import adapters, ask, ask_owners, unusable_n
 _UPPER_BOUND = "a peak is the sum of theirs: an upper bound if more than one moved during one line"
 
 
-class Counters:
-    """The counters of some adapters, combined per device."""
-
-    def __init__(self, adapters: Sequence[Adapter] = ()) -> None:
-        self.adapters = tuple(adapters)
-        self._uncounted: list[str] = []
-        """Names of adapters whose host memory is not counted while another's is."""
-
-    def host(self) -> Counter | None:
-        """Return the sum of the exact host counters, or else a fallback.
-
-        Raises:
-            UsageError: ``TENSORLENS_COUNTER`` names one that no framework can provide.
-        """
-        answers, failed = ask(self.adapters, lambda each: each.cpu_counter())
-        found = [counter for _, counter in answers if counter is not None]
-        exact = [
-            counter
-            for counter in found
-            if not _counts_the_process(counter) and "allocated" not in counter.missing
-        ]
-        self._uncounted = []
-        if not exact:
-            # a counter of the process covers all frameworks
-            return next(filter(_counts_the_process, found), found[0] if found else None)
-        self._uncounted = [each.name for each, counter in answers if counter not in exact]
-        self._uncounted += failed
-        return _summed(exact, is_host=True)
-
-    def device(self, name: str) -> Counter:
-        """Return the counter of an accelerator, summed over the frameworks that use it.
-
-        Raises:
-            DeviceError: none of them has such a device.
-        """
-        found = ask_owners(self.adapters, lambda each: each.device_counter(name))
-        return _summed(found, is_host=False)
-
-    def notes(self) -> list[str]:
-        """Return the notes of the frameworks, and which of them are not counted; each once."""
-        counted = (each for each in self.adapters if each.name not in self._uncounted)
-        notes = [note for each in counted for note in each.notes()]
-        notes += [
-            f"{name}: what it has on the CPU is not in these figures (see tensorlens doctor)"
-            for name in self._uncounted
-        ]
-        return [*dict.fromkeys([*notes, *unusable_notes()])]
-
-
 class SummedCounter:
     """The sum of several counters of one device that count different blocks.
 
@@ -153,10 +104,13 @@ class CounterSlots:
     ) -> None:
         self._find = find
         self._host = host
+        self.adapters: tuple[Adapter, ...] = ()
+        """The adapters at the last refresh; empty before a framework is imported."""
         self.counters: list[Counter] = []
         self.generation = 0
         """Increases when counters or frameworks change: earlier readers are stale then."""
-        self._sources = Counters()
+        self._uncounted: list[str] = []
+        """Names of adapters whose host memory is not counted while another's is."""
         self._slot_of: dict[str, int] = {}
 
     def refresh(self) -> bool:
@@ -166,33 +120,67 @@ class CounterSlots:
         adds that of another framework.
         """
         found = tuple(self._find())
-        if self.counters and found == self._sources.adapters:
+        if self.counters and found == self.adapters:
             return False
-        self._sources = sources = Counters(found)
+        self.adapters = found
         self.generation += 1
         for device, slot in self._slot_of.items():
-            self.counters[slot] = sources.device(device)
-        host = sources.host()
+            self.counters[slot] = self.device(device)
+        host = self.host()
         if self.counters and (host is None or host is self.counters[0]):
             return False
         before = self.counters[:1]
         self.counters[:1] = [host or self._host()]
         return any(not continues(self.counters[0], each) for each in before)
 
-    @property
-    def adapters(self) -> Sequence[Adapter]:
-        """The adapters at the last refresh; empty before a framework is imported."""
-        return self._sources.adapters
+    def host(self) -> Counter | None:
+        """Return the sum of the exact host counters, or else a fallback.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` names one that no framework can provide.
+        """
+        answers, failed = ask(self.adapters, lambda each: each.cpu_counter())
+        found = [counter for _, counter in answers if counter is not None]
+        exact = [
+            counter
+            for counter in found
+            if not _counts_the_process(counter) and "allocated" not in counter.missing
+        ]
+        self._uncounted = []
+        if not exact:
+            # a counter of the process covers all frameworks
+            return next(filter(_counts_the_process, found), found[0] if found else None)
+        self._uncounted = [each.name for each, counter in answers if counter not in exact]
+        self._uncounted += failed
+        return _summed(exact, is_host=True)
+
+    def device(self, name: str) -> Counter:
+        """Return the counter of an accelerator, summed over the frameworks that use it.
+
+        Raises:
+            DeviceError: none of them has such a device.
+        """
+        found = ask_owners(self.adapters, lambda each: each.device_counter(name))
+        return _summed(found, is_host=False)
 
     def notes(self) -> list[str]:
         """Return the notes on the figures, one line each."""
-        late = [
+        if not self.adapters:
+            return []
+        counted = (each for each in self.adapters if each.name not in self._uncounted)
+        notes = [note for each in counted for note in each.notes()]
+        notes += [
+            f"{name}: what it has on the CPU is not in these figures (see tensorlens doctor)"
+            for name in self._uncounted
+        ]
+        notes += unusable_notes()
+        notes += [
             f"{each.name} was imported after the last profiled call began: what it allocated is "
             "not in these figures"
             for each in self._find()
             if each not in self.adapters
         ]
-        return [*self._sources.notes(), *late] if self.adapters else []
+        return [*dict.fromkeys(notes)]
 
     def reader(self) -> Read:
         """Return a function for the calling thread that reads every slot."""
@@ -204,14 +192,13 @@ class CounterSlots:
 
     def _reader_of_all(self, host: Reader, used: Sequence[Callable[[], Sequence[str]]]) -> Read:
         readers: list[Reader] = []
-        sources = self._sources
 
         def read() -> Sequence[int]:
             for used_devices in used:
                 for device in used_devices():
                     if device not in self._slot_of:
                         self._slot_of[device] = len(self.counters)
-                        self.counters.append(sources.device(device))
+                        self.counters.append(self.device(device))
             while len(readers) + 1 < len(self.counters):
                 readers.append(self.counters[len(readers) + 1].reader())
             figures = list(host())

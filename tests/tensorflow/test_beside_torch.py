@@ -12,8 +12,7 @@ from tests.warm import python
 PROGRAM = """
 import importlib, json, sys
 import tensorlens
-from tensorlens.frameworks import adapters
-from tensorlens.lines import Counters
+from tensorlens.lines import CounterSlots
 
 names = sys.argv[1:]
 libraries = {names[0]: importlib.import_module(names[0])}
@@ -51,7 +50,9 @@ snapshot = tensorlens.MemReporter(held=held).snapshot()
 ledger = snapshot.ledger["cpu"]
 found["named"] = {t.name: t.nbytes for t in snapshot.tensors if t.name.startswith("held")}
 found["balance"] = ledger.allocated - ledger.named - ledger.unnamed
-counter = Counters(adapters()).host()
+slots = CounterSlots()
+slots.refresh()
+counter = slots.host()
 before = counter.reader()()[0]
 more = step("torch", "tensorflow")
 found["counted"] = counter.reader()()[0] - before

@@ -18,14 +18,20 @@ from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import UNKNOWN, Adapter, StepFigures, registry
 from tensorlens.frameworks.host import HeapCounter, ResidentCounter
 from tensorlens.leaks import FollowedLoop
-from tensorlens.lines import Counters, CounterSlots, continues
+from tensorlens.lines import CounterSlots, continues
 from tensorlens.tensors import reporter
+
+
+def counters_of(*frameworks):
+    slots = CounterSlots(find=lambda: frameworks, host=lambda: None)
+    slots.refresh()
+    return slots
 
 
 def pair():
     first = FakeFramework("one", FakeCounter("one's", 100, 130, 1000))
     second = FakeFramework("two", FakeCounter("two's", 20, 50, 2000))
-    return first, second, Counters([first, second])
+    return first, second, counters_of(first, second)
 
 
 class TestHostCounter:
@@ -39,8 +45,8 @@ class TestHostCounter:
 
     def test_one_framework_alone_gives_its_own_counter(self):
         first, *_ = pair()
-        assert Counters([first]).host() is first.cpu
-        assert Counters().host() is None and Counters().notes() == []
+        assert counters_of(first).host() is first.cpu
+        assert counters_of().host() is None and counters_of().notes() == []
 
     def test_same_frameworks_count_alike(self):
         first, _, both = pair()
@@ -110,7 +116,7 @@ class TestHostCounter:
         assert continues(counter, first.cpu) and continues(counter, second.cpu)
         assert not continues(first.cpu, counter)
         third = FakeFramework("three", FakeCounter("three's", 0, 0, 0))
-        assert continues(Counters([first, second, third]).host(), counter)
+        assert continues(counters_of(first, second, third).host(), counter)
         assert not continues(counter, FakeCounter("one's", 0, 0, 0))
 
 
@@ -123,7 +129,7 @@ class TestAccelerators:
             a=FakeCounter("B", 3, 4, 32, device="cuda:0"),
             b=FakeCounter("B", 1, 1, 8, device="cuda:1"),
         )
-        return first, second, Counters([first, second])
+        return first, second, counters_of(first, second)
 
     def test_pools_on_one_device_are_added_up(self):
         _first, second, both = self.both()
@@ -262,7 +268,7 @@ class TestRegistryOfTwo:
     def test_notes_are_told_once(self, both):
         first, second = both
         first.lines, second.lines = ["same", "a"], ["same", "b"]
-        assert Counters(both).notes() == ["same", "a", "b"]
+        assert counters_of(*both).notes() == ["same", "a", "b"]
 
     def test_reporter_keeps_compilers_out_and_watches_all(self, both):
         first, second = both
@@ -342,7 +348,7 @@ class TestRegistry:
         modules("numbery")
         modules("texty")
         assert names() == ["numbery"]
-        (note,) = Counters(registry.adapters()).notes()
+        (note,) = counters_of(*registry.adapters()).notes()
         assert (note,) == registry.unusable_notes()
         assert note == "texty is left out: ModuleNotFoundError: No module named 'no_adapter'"
 
