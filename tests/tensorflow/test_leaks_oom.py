@@ -21,7 +21,7 @@ HUGE = 1 << 45
 
 @pytest.fixture(autouse=True)
 def fresh_budget(monkeypatch):
-    monkeypatch.setattr(oom, "_budget", oom._Budget())
+    monkeypatch.setattr(oom, "_explanations", 0)
     gc.collect()
 
 

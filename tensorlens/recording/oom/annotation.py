@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -32,10 +31,8 @@ from tensorlens.tensors.reporter import MemReporter
 from tensorlens.tensors.snapshot import Snapshot
 
 _BEGINNING = "tensorlens: out of memory"
-_MOST = 3
-_PART = 100
-"""After ``_MOST`` explanations one is due when so many times as long as the last took has passed:
-a program that catches the error and tries again is not to be slowed."""
+_MAX_EXPLANATIONS = 3
+"""Of errors that the program may yet handle; later ones must not slow it."""
 _NOTHING = Snapshot(TensorTable(), {})
 
 
@@ -43,34 +40,15 @@ class _State(threading.local):
     busy = False
 
 
-class _Budget:
-    """How often an error is explained that the program may yet handle."""
-
-    def __init__(self) -> None:
-        self.given = 0
-        self._took = 0.0
-        self._ended = 0.0
-
-    def allows(self) -> bool:
-        """Tell whether one more is due."""
-        return self.given < _MOST or time.monotonic() - self._ended > _PART * self._took
-
-    def spent(self, begun: float) -> None:
-        """Note that one was made, begun at that time."""
-        self.given += 1
-        self._ended = time.monotonic()
-        self._took = self._ended - begun
-
-
 _state = _State()
-_budget = _Budget()
+_explanations = 0
 
 
 def annotate(error: BaseException, recording: Recording | None = None) -> None:
     """Add an explanation to a failed allocation on its way out of a region.
 
     It is the error itself or what it was raised from, and is explained once. Does nothing for
-    other errors, and nothing where there were many lately. Raises what handlers of signals raise.
+    other errors, and nothing after three explanations. Raises what handlers of signals raise.
 
     Args:
         error: what leaves the region.
@@ -110,7 +88,7 @@ def _explain_all(error: BaseException, recording: Recording | None, *, contexts:
     told = False
     for each in error_chain(error, contexts="shown" if contexts else "none"):
         # one on its way to nobody is explained always
-        if contexts or _budget.allows():
+        if contexts or _explanations < _MAX_EXPLANATIONS:
             told |= _explain(each, recording, handled=each is not error, briefly=told)
 
 
@@ -118,17 +96,17 @@ def _explain(
     error: BaseException, recording: Recording | None, *, handled: bool, briefly: bool
 ) -> bool:
     """Add a note where one is due, ``briefly`` of the request alone; tell whether there is one."""
+    global _explanations
     if not is_of_a_kind(error) or _state.busy:
         return False
     if _has_note(error):
         return True
     _state.busy = True
-    begun = time.monotonic()
     try:
         request = _request(error)
         if request is not None:
             error.add_note("\n" + _text(error, request, recording, handled, briefly))
-            _budget.spent(begun)
+            _explanations += 1
             return True
     except Exception as failure:
         if is_from_a_handler(failure):
