@@ -48,6 +48,7 @@ class LiveRecording(Recording):
 
     def __init__(self, options: RecordOptions) -> None:
         super().__init__(EventLog())
+        self._still = Recording(self._log, self._origin)
         self._options = options
         self._recorders: Recorders | None = None
         self._adapters: list[Adapter] = []
@@ -164,6 +165,15 @@ class LiveRecording(Recording):
         """Where the recording is from; while it is on, with what is known so far."""
         self._refresh()
         return self._origin
+
+    def still(self) -> Recording:  # type: ignore[override]
+        """Return the recording as of now: log and origin of one reading."""
+        with _lock:
+            self._refresh()
+            still = self._still
+            if still.log is not self._log or still.origin is not self._origin:
+                self._still = Recording(self._log, self._origin)
+            return self._still
 
     def _refresh(self) -> None:
         with _lock:

@@ -51,8 +51,6 @@ class Recording(Document):
         self._log = log
         self._origin = Origin() if origin is None else origin
         self._answers: dict[Hashable, Any] = {}
-        self._extent: tuple[int, ...] = ()
-        self._still: Recording | None = None
 
     @property
     def log(self) -> EventLog:
@@ -177,33 +175,18 @@ class Recording(Document):
 
         A question looks at the log more than once, and must see the same each time.
         """
-        if type(self) is Recording:
-            return self
-        log = self.log
-        if self._still is None or self._still.log is not log:
-            self._still = Recording(log, self.origin)
-        return self._still
+        return self
 
     def _answer(self, analyse: Callable[..., _T], *arguments: Hashable) -> _T:
         """Return what an analysis makes of the recording as of now."""
         return self.once((analyse, *arguments), lambda now: analyse(now, *arguments))
 
     def once(self, question: Hashable, make: Callable[[Recording], _T]) -> _T:
-        """Return what ``make`` gave for a question about the recording as of now.
-
-        It is asked again if the log went on.
-        """
+        """Return what ``make`` gave for a question about the recording as of now."""
         now = self.still()
-        if now is not self:
-            return now.once(question, make)
-        log = self.log
-        extent = len(log), len(log.labels), len(log.stacks), len(log.marks), len(log.segments)
-        if extent != self._extent:
-            self._answers.clear()
-            self._extent = extent
-        if question not in self._answers:
-            self._answers[question] = make(self)
-        answer: _T = self._answers[question]
+        if question not in now._answers:
+            now._answers[question] = make(now)
+        answer: _T = now._answers[question]
         return answer
 
     def without_source(self) -> Recording:

@@ -306,6 +306,29 @@ class TestRecording:
         assert str(raised.value) == "mark(3): give a name, such as 'step 3'"
         assert one.recorder.marked == []
 
+    def test_a_question_while_it_is_on_reads_once(self, monkeypatch):
+        class Growing(FakeRecorder):
+            """Has dropped as many events as it was read times."""
+
+            reads = 0
+
+            def read(self, end):
+                self.reads += 1
+                log = made_log(*((ALLOC, number, 8, number) for number in range(self.reads)))
+                return log, Origin(dropped=self.reads)
+
+        one = FakeFramework("one")
+        one.recorder = Growing(made_log(), Origin())
+        use(monkeypatch, one)
+        with record(names=False) as recording:
+            still = recording.still()
+            assert (len(still.log), still.origin.dropped, one.recorder.reads) == (1, 1, 1)
+            peak = recording.peak()
+            assert peak.bytes == sum(block.nbytes for block in peak.tensors) == 16
+            assert one.recorder.reads == 2
+        assert recording.still() is recording.still()
+        assert (len(recording.log), recording.origin.dropped) == (3, 3)
+
     @pytest.mark.parametrize("limit", [0, -1, 1.5, 1e6, "9", None])
     def test_limits_that_are_refused(self, limit):
         with pytest.raises(UsageError) as raised:

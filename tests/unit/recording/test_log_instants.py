@@ -171,15 +171,6 @@ def test_ages_of_blocks_end_with_them() -> None:
         made.recording.blocks([3])
 
 
-def test_a_log_that_goes_on_is_asked_again() -> None:
-    made = three_blocks()
-    recording = made.recording
-    assert recording.peak().bytes == 150
-    made.alloc(1000)
-    assert recording.peak().bytes == 1150
-    assert [block.row for block in recording.peak().tensors] == [5, 0, 4, 2]
-
-
 def test_equal_questions_have_one_answer() -> None:
     recording = three_blocks().recording
     assert recording.peak() is recording.peak()
@@ -192,27 +183,6 @@ def test_allocations_that_were_never_freed_may_be_found_anywhere() -> None:
     made.log.append(ALLOC, "cpu", 1, 8, 0)
     made.log.append(ALLOC, "cpu", 1, 8, 1)
     assert made.recording.peak().bytes == 16
-
-
-class GoesOn(Recording):
-    """A recording of which every look at the log finds another block."""
-
-    @property
-    def log(self) -> EventLog:
-        log = EventLog()
-        self.looks = getattr(self, "looks", 0) + 1
-        for row in range(self.looks):
-            log.append(ALLOC, "cpu", row, 10, row)
-        return log
-
-
-def test_a_recording_that_is_on_answers_of_one_look() -> None:
-    recording = GoesOn(EventLog())
-    for bytes_ in (10, 20, 30):
-        peak = recording.peak("cpu")
-        assert peak.bytes == bytes_ == sum(block.nbytes for block in peak.tensors)
-        assert peak.row == bytes_ // 10 - 1
-    assert recording.timeline().totals[-1] == 40
 
 
 def test_a_dropped_peak_has_labels_of_its_own() -> None:
