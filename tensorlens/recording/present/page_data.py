@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nlargest
 from typing import Any, TypeVar
 
 from tensorlens.recording.analysis.event_index import PlaceTable, event_index
-from tensorlens.recording.analysis.levels import Levels, counted_at, key_levels, summed_levels
+from tensorlens.recording.analysis.levels import (
+    Levels,
+    counted_at,
+    key_levels,
+    residents,
+    summed_levels,
+)
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import (
@@ -27,53 +34,30 @@ from tensorlens.render.pictures import WIDTH, Picture, role_colour
 from tensorlens.render.source import model_place, place, printable
 
 _K = TypeVar("_K")
-_MOST_LINES = 200
-"""So many lines are carried, and of models that they call as many."""
-AT_A_POINT = 30
-AT_THE_PEAK = 2000
-"""So many of the largest blocks are carried at least."""
+_MAX_LINES = 200
+"""Number of lines carried, and of lines of models that they call."""
+MAX_BLOCKS = 50_000
+"""Number of blocks carried, the largest of the device."""
+MAX_BLOCKS_OF_INSTANT = 2000
+"""Number of blocks carried also of the peak and of the instant shown first."""
 
 
 def chosen_blocks(
-    log: EventLog,
-    timeline: Timeline,
-    alloc_rows: Sequence[int],
-    detailed: Collection[int],
+    log: EventLog, device: str, alloc_rows: Sequence[int], detailed: Iterable[int]
 ) -> list[int]:
     """Return the rows of the allocations to carry, in order.
 
-    At each point of the timeline they are its :data:`AT_A_POINT` largest blocks or more; a block
-    that is there at no point is left out.
-
     Args:
         log: the events.
-        timeline: the points that can be shown.
+        device: the device of the page.
         alloc_rows: the rows of the device's allocations, see :func:`allocations`.
-        detailed: the points of which the :data:`AT_THE_PEAK` largest are carried.
+        detailed: the rows of events after which the largest blocks are always carried.
     """
-    points, sizes, pairs = counted_at(log, timeline.rows), log.size, log.pair
-    capacity = [AT_A_POINT] * len(points)
-    for point in detailed:
-        capacity[point] = AT_THE_PEAK
-    # union-find with path compression: each point to the next that still has room
-    following = list(range(len(points) + 1))
-    count = len(points)
-    chosen = []
-    for row in sorted(alloc_rows, key=sizes.__getitem__, reverse=True):
-        first = bisect_left(points, row)
-        end = count if pairs[row] < 0 else bisect_left(points, pairs[row])
-        point = _next(following, first)
-        if point >= end:
-            continue
-        chosen.append(row)
-        while point < end:
-            capacity[point] -= 1
-            if not capacity[point]:
-                following[point] = point + 1
-            point = _next(following, point + 1)
-        if _next(following, 0) == count:
-            break
-    return sorted(chosen)
+    number, size = log.devices.index(device), log.size.__getitem__
+    rows = set(nlargest(MAX_BLOCKS, alloc_rows, key=size))
+    for row in detailed:
+        rows.update(nlargest(MAX_BLOCKS_OF_INSTANT, residents(log, number, row), key=size))
+    return sorted(rows)
 
 
 def counts(log: EventLog, timeline: Timeline, alloc_rows: Sequence[int]) -> list[int]:
@@ -91,15 +75,6 @@ def allocations(log: EventLog, device: str) -> list[int]:
         for row, (kind, each) in enumerate(zip(log.kind, log.device, strict=True))
         if each == number and kind in (START, ALLOC)
     ]
-
-
-def _next(following: list[int], point: int) -> int:
-    end = point
-    while following[end] != end:
-        end = following[end]
-    while following[point] != end:
-        following[point], point = end, following[point]
-    return end
 
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {
@@ -130,7 +105,7 @@ def device_data(
 ) -> dict[str, Any]:
     """Return plain data: the columns of the points and of the blocks, texts by their number.
 
-    Whatever blocks are not carried, a point's ``total`` and ``count`` are of all.
+    A point's ``total`` and ``count`` include the blocks that are not carried.
 
     Args:
         recording: that it is of.
@@ -142,9 +117,8 @@ def device_data(
     """
     log = recording.log
     peak = recording.peak(timeline.device)
-    rows = chosen_blocks(
-        log, timeline, alloc_rows, {timeline.peak} | ({shown} if shown >= 0 else set())
-    )
+    detailed = {timeline.rows[point] for point in (timeline.peak, shown) if point >= 0}
+    rows = chosen_blocks(log, timeline.device, alloc_rows, detailed)
     called = "At the highest instant that was kept" if peak.dropped else "At the peak"
     return {
         "device": printable(timeline.device),
@@ -179,8 +153,8 @@ def device_data(
 def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
     """Return the lines that had the most bytes at any point, with those of models that they call.
 
-    ``of`` is the number of the user's line that a line of a model belongs to, else -1; ``levels``
-    are the points where its bytes change, and what they are from there on.
+    ``of`` is the number of the user's line that calls a model's line, else -1; ``levels`` are the
+    points where its bytes change, and the bytes from there on.
     """
     index = event_index(recording)
     keys = PlaceTable(lambda place: (index.charged[place], index.model[place]))
@@ -206,7 +180,7 @@ def _highest(levels: Mapping[_K, Levels]) -> list[tuple[_K, Levels]]:
     """Return those with the most bytes at any point, the highest first."""
     most = {key: max((level for _, level in each), default=0) for key, each in levels.items()}
     ordered = sorted((key for key in levels if most[key]), key=lambda key: -most[key])
-    return [(key, levels[key]) for key in ordered[:_MOST_LINES]]
+    return [(key, levels[key]) for key in ordered[:_MAX_LINES]]
 
 
 def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
@@ -247,7 +221,7 @@ def _line(
 
 def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
     """Return a highest instant that is no point of the timeline, with blocks of its own."""
-    blocks = peak.tensors[:AT_THE_PEAK]
+    blocks = peak.tensors[:MAX_BLOCKS_OF_INSTANT]
     alloc_times = [peak.time_ns - (block.age_ns or 0) for block in blocks]
     return {
         "time": peak.time_ns,
@@ -265,7 +239,7 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
 
 def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, Any], int]]:
     """Return lines as :func:`lines_data` does, with their bytes, of an instant that is no point."""
-    rows, _ = line_rows(recording.log, peak.by_line, _MOST_LINES, peak.by_model_line)
+    rows, _ = line_rows(recording.log, peak.by_line, _MAX_LINES, peak.by_model_line)
     found, above = [], -1
     for number, row in enumerate(rows):
         above = above if row.is_model else number

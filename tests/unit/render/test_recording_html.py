@@ -6,7 +6,7 @@ from rendered_recordings import HOSTILE, KIB, MS, SCRIPT, data_of
 from test_html_renderer import Reader
 
 from tensorlens import Recording
-from tensorlens.records import ALLOC, FREE, START, Context, EventLog, Frame, Label, Origin
+from tensorlens.records import ALLOC, START, Context, EventLog, Frame, Label, Origin
 from tensorlens.render import View, fragment, html_page, printable
 
 
@@ -180,19 +180,6 @@ def test_a_peak_that_was_dropped_has_the_lines_of_models() -> None:
     lines = [(line["number"], line["of"], nbytes) for line, nbytes in data["dropped"]["lines"]]
     assert lines == [(0, -1, 560), (1, 0, 60)]
     assert "vit.py:8" in data["dropped"]["lines"][1][0]["place"]
-
-
-def test_beside_a_peak_that_was_dropped_other_points_carry_their_largest_blocks() -> None:
-    log, before = EventLog(), EventLog()
-    before.append(START, "cpu", 0x300, 5000, 0)
-    for size in range(40, 0, -1):
-        log.append(START, "cpu", size, size, 0)
-    for size in range(1, 41):
-        log.append(FREE, "cpu", size, size, size)
-    log.append(ALLOC, "cpu", 0x100, 4000, 50)
-    (data,) = data_of(html_page(Recording(log, Origin(dropped=1, dropped_peaks={"cpu": before}))))
-    # the thirty largest of the start, and that of the peak
-    assert data["blocks"]["row"] == [*range(30), 80]
 
 
 def test_one_device_of_two() -> None:

@@ -28,26 +28,21 @@ def random_recording(seed: int, events: int = 400) -> Recording:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_largest_blocks_of_every_point_are_carried(
+def test_the_largest_blocks_and_those_of_the_peak_are_carried(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_data, "AT_A_POINT", 3)
-    monkeypatch.setattr(page_data, "AT_THE_PEAK", 20)
+    monkeypatch.setattr(page_data, "MAX_BLOCKS", 30)
+    monkeypatch.setattr(page_data, "MAX_BLOCKS_OF_INSTANT", 20)
     recording = random_recording(seed)
     timeline, log = recording.timeline(points=60), recording.log
     made = page_data.allocations(log, "cpu")
-    chosen = page_data.chosen_blocks(log, timeline, made, {timeline.peak})
-    assert chosen == sorted(set(chosen))
-    held = 0
-    for point, row in enumerate(timeline.rows):
-        moment = recording.at(row)
-        sizes = [block.nbytes for block in moment.tensors]
-        carried = sorted(log.size[each.row] for each in moment.tensors if each.row in chosen)
-        wanted = 20 if point == timeline.peak else 3
-        assert carried[::-1][:wanted] == sizes[:wanted]
-        assert len(carried) >= min(wanted, len(sizes))
-        held += len(carried)
-    assert len(chosen) <= 3 * len(timeline.rows) + 20
+    chosen = page_data.chosen_blocks(log, "cpu", made, [timeline.rows[timeline.peak]])
+    assert chosen == sorted(set(chosen)) and len(chosen) <= 50
+    carried = sorted((log.size[row] for row in chosen), reverse=True)
+    assert carried[:30] == sorted((log.size[row] for row in made), reverse=True)[:30]
+    peak = recording.peak().tensors
+    at_peak = sorted((block.nbytes for block in peak if block.row in chosen), reverse=True)
+    assert at_peak[:20] == [block.nbytes for block in peak][:20]
     assert page_data.counts(log, timeline, made) == [
         len(recording.at(row).tensors) for row in timeline.rows
     ]
