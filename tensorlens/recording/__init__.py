@@ -6,7 +6,7 @@ attach(
     __name__,
     {
         "analysis.places": ("Phases", "landmark"),
-        "memory_viz": ("made_up_segments",),
+        "memory_viz": ("synthetic_segments",),
         "moments": ("Resident",),
         "oom.address_reserve": (),
         "oom.annotation": (),

@@ -80,12 +80,12 @@ def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame
     sums: dict[Sequence[Frame], int] = {}
     for stack, nbytes in peak.by_stack.items():
         if nbytes:
-            frames = of_program(stacks.of(stack)[::-1]) or (_NO_STACK,)
+            frames = program_frames(stacks.of(stack)[::-1]) or (_NO_STACK,)
             sums[frames] = sums.get(frames, 0) + nbytes
     yield from sums.items()
 
 
-def of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+def program_frames(stack: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return a stack, outermost frame first, from the program's own frame on.
 
     Calls that say nothing of it are left out: ``nn.Module``'s, and ours around a profiled function.

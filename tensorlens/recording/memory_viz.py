@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from tensorlens.recording.analysis.roles import roles_of
-from tensorlens.recording.export import of_program
+from tensorlens.recording.export import program_frames
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import (
     ALLOC,
@@ -27,7 +27,7 @@ _GAP = 1 << 20
 """Blocks no further apart share a segment."""
 
 
-def made_up_segments(log: EventLog) -> list[Segment]:
+def synthetic_segments(log: EventLog) -> list[Segment]:
     """Return segments around the blocks that lie in none of the log's.
 
     Together with ``log.segments`` they list every block that lives at the end. On a device
@@ -140,7 +140,7 @@ class _Snapshot:
         }
 
     def _stack(self, stack: int) -> list[dict[str, Any]]:
-        frames = of_program(self._log.stacks.of(stack)[::-1])
+        frames = program_frames(self._log.stacks.of(stack)[::-1])
         return [self._frame(each) for each in reversed(frames)]
 
     def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
@@ -179,7 +179,7 @@ class _Snapshot:
     def _segments(self) -> list[dict[str, Any]]:
         log = self._log
         numbers = dict(zip(log.devices, self._numbers, strict=True))
-        listed = (*log.segments, *made_up_segments(log))
+        listed = (*log.segments, *synthetic_segments(log))
         return [self._segment(each, numbers[each.device]) for each in listed]
 
     def _segment(self, segment: Segment, number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Questions to a recording: one instant, the backward pass by forward line, growth, churn.
+"""Answers of a recording: one instant, backward by forward line, growth, churn, a timeline.
 
 Sizes are exact bytes, times nanoseconds since the recording began.
 """
@@ -14,7 +14,7 @@ from tensorlens.records.tensors import SourceLine
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """One block that was handed out at an instant."""
+    """A block resident at an instant."""
 
     row: int
     """The row of its allocation in the log."""
@@ -29,18 +29,17 @@ class Resident:
     born: SourceLine | None
     """The innermost line of the user's code that allocated it."""
     charged: SourceLine | None
-    """The line it is counted for: ``born``, or the forward line whose backward made it."""
+    """Line its bytes count for: ``born``, or the forward line whose backward made it."""
     module: str | None
     op: str | None
     phase: Phase
     age_ns: int | None
-    """How long it had been there; None where that was before the recording."""
+    """Nanoseconds since its allocation; None if that was before the recording."""
     stack: int
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     model_line: SourceLine | None = None
-    """The line of the model that made it, where the model's code is a library's: the innermost that
-    ``charged`` calls."""
+    """Line of a library's model that made it: the innermost that ``charged`` calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Moment:
     device: str
     bytes: int
     row: int
-    """The event after which it was so; -1 for what was there before the first event."""
+    """Row of the event that led to it; -1 for the state before the first event."""
     time_ns: int
     tensors: Sequence[Resident]
     """Largest first."""
@@ -60,16 +59,15 @@ class Moment:
     by_stack: Mapping[int, int]
     by_phase: Mapping[str, int]
     held: int | None = None
-    """The allocator's own count, remainders it did not split off included; None where
-    that is not known."""
+    """The allocator's own count, with remainders it did not split off; None if unknown."""
     reserved: int | None = None
-    """Bytes it held from the driver at that instant; None where that is not known."""
+    """Bytes it held from the driver at that instant; None if unknown."""
     dropped: bool = False
-    """Whether its event was dropped: its blocks are in a log of their own."""
+    """Whether its event was dropped; its blocks are then in a log of their own."""
     by_model_line: Mapping[tuple[SourceLine | None, SourceLine], int] = field(default_factory=dict)
-    """Of ``by_line``, what lines of models of a library made, by the user's line and that one."""
+    """Part of ``by_line`` made by lines of a library's models, by the user's line and theirs."""
     reached: int = 1
-    """Of a peak, how many times the bytes rose to it; it is the first of them."""
+    """How many times the bytes rose to a peak; the moment is the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +75,25 @@ class BackwardCost:
     """Cost of a forward line in backward, on all devices or one."""
 
     line: SourceLine | None
-    """None gathers what no line is known of."""
+    """None gathers the cost of unknown lines."""
     nbytes: int
-    """Bytes handed out while the nodes that the line made ran, each block once."""
+    """Bytes allocated while the nodes that the line made ran, each block once."""
     blocks: int
     kept: int
-    """Of it, what outlived the backward pass: gradients of parameters, mostly."""
+    """Bytes of it that outlived the backward pass: gradients of parameters, mostly."""
     peak: int
-    """The most of it that was resident at once."""
+    """Highest bytes of it resident at once."""
     gradients: Mapping[str, int]
-    """Of it, gradients that were named: parameter to bytes."""
+    """Named gradients among it: parameter to bytes."""
     nodes: Mapping[str, int]
     """Autograd node, or recomputed operator, to bytes."""
     model_lines: Mapping[SourceLine, int] = field(default_factory=dict)
-    """Of it, what goes back to lines of models of a library that the line calls."""
+    """Bytes of it by line of a library's model that the line calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineGrowth:
-    """How much more was resident of one line at the end than at the beginning of a span."""
+    """Growth of the resident bytes of one line and role over a span."""
 
     line: SourceLine | None
     role: str
@@ -105,50 +103,50 @@ class LineGrowth:
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """How much was handed out for what was resident, both by the events that were kept."""
+    """Bytes allocated against bytes resident, both by the events that were kept."""
 
     device: str
     handed_out: int
     allocations: int
     peak: int
     by_line: Mapping[SourceLine | None, int]
-    """Bytes handed out."""
+    """Bytes allocated."""
 
     @property
     def ratio(self) -> float:
-        """Bytes handed out per byte resident at the peak; 0.0 where nothing was."""
+        """Bytes allocated per byte resident at the peak; 0.0 if nothing was resident."""
         return self.handed_out / self.peak if self.peak else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """How well the allocator's segments were used at the end of the recording."""
+    """Use of the allocator's segments at the end of the recording."""
 
     device: str
     reserved: int
     held: int
-    """Bytes of blocks that were handed out, remainders included."""
+    """Bytes of blocks in use, remainders included."""
     requested: int
     free: int
     largest_free: int
     inactive_split: int
-    """Free, in segments that are partly in use: what ``empty_cache()`` cannot give back."""
+    """Free bytes in segments partly in use, which ``empty_cache()`` cannot give back."""
     segments: int
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Bytes resident over time, thinned out to what a picture can show; the peak is kept."""
+    """Bytes resident over time, thinned out for a picture; the peak is kept."""
 
     device: str
     times: Sequence[int]
     rows: Sequence[int]
-    """The event after which each point was so."""
+    """Row of the event that led to each point."""
     totals: Sequence[int]
     by_role: Mapping[str, Sequence[int]]
-    """The same per role; at each point they add up to ``totals``."""
+    """Bytes of each role; at each point they add up to ``totals``."""
     reserved: Sequence[int] | None
     peak: int
     """Number of the point that is the peak."""
     events: int
-    """How many events the points stand for."""
+    """Number of events that the points stand for."""

@@ -1,7 +1,7 @@
-// Every allocation and free while something records, in the order of the counter's figures.
+// Log of every allocation and free while something records, in the order of the counter.
 //
-// Memory is bounded: beyond a number of events the oldest are folded into what was resident when
-// the next one happened, and for each recording the highest instant among them is kept.
+// Memory is bounded: beyond a limit the oldest events are folded into the set of blocks resident
+// after them, and each recording keeps the highest instant among its folded events.
 
 #pragma once
 
@@ -13,16 +13,16 @@
 
 namespace {
 
-// In 32 bytes what happened to a block, that a request failed, or a note: that a block is a
-// gradient, or that a moment has a name. It is made by the functions of its kinds.
+// An allocation, a free, a failed request, or a note (a block is a gradient; a named moment), in 32
+// bytes. Made by the static functions below.
 struct Event {
-  uint64_t address;  // 0: of no block
+  uint64_t address;  // 0: no block
   int64_t size;      // negative for a free; 0: a note
-  int64_t time;      // of a note what it says in place of the time
+  int64_t time;      // of a note: its number, or the address of the gradient's owner
   int32_t stack;
   int32_t context;
 
-  // The time is filled in where the event takes its place in the log.
+  // The time is set when the event is added to the log.
   static Event allocation(uintptr_t address, int64_t size, int32_t stack, int32_t context) {
     return Event{address, size, 0, stack, context};
   }
@@ -35,7 +35,7 @@ struct Event {
   static Event mark(int64_t number) {
     return Event{0, 0, number, -1, -1};
   }
-  // The free of a block, by what ran at this event.
+  // A free with the stack and context of this event.
   Event as_free(int64_t bytes) const {
     return Event{address, -bytes, time, stack, context};
   }
@@ -69,21 +69,21 @@ struct Event {
   }
 };
 
-// What was resident, as a block of the log's past.
+// A block resident before the first event of the log.
 struct Past {
   uintptr_t key;
   int64_t size;
-  int64_t time;   // -1: it was there before anyone recorded
-  uint64_t owner;  // what it is the gradient of
+  int64_t time;   // -1: allocated before any recording
+  uint64_t owner;  // address of the block whose gradient it is
   int32_t stack, context, birth;
 };
 
-// The highest instant of a recording among the events that are folded.
+// The highest instant of a recording among its folded events.
 struct Highest {
   int64_t begin = 0;   // the number of the recording's first event
-  int64_t dropped = 0;  // how many are folded, notes not counted
-  int64_t level = -1;  // -1: none is folded
-  int64_t instant = -1;  // while events are folded: where among them
+  int64_t dropped = 0;  // number of folded events, without notes
+  int64_t level = -1;  // -1: no event is folded
+  int64_t instant = -1;  // during fold(): index in the chunk
   Table<Past> blocks;
 
   ~Highest() {
@@ -91,7 +91,7 @@ struct Highest {
   }
 };
 
-// Whoever calls holds the lock.
+// Callers hold the lock.
 class Log {
  public:
   static constexpr int64_t kChunk = 1 << 12, kMostChunks = 1 << 20;
@@ -101,10 +101,10 @@ class Log {
     int64_t limit;
   };
 
-  // Gives whether it is the first who records. `limit` events are kept at least, notes counted.
-  // The first one calls remember() for each block then.
+  // Returns whether this is the first reader, which then calls remember() for each block. At least
+  // `limit` events are kept, notes included.
   bool begin(Highest* highest, int64_t limit) {
-    // so that nothing but a chunk is asked for while events come
+    // while events come only chunks are allocated
     chunks_.reserve(static_cast<size_t>(std::min(limit / kChunk + 3, kMostChunks)));
     if (chunks_.empty()) {
       chunks_.push_back(make_chunk());
@@ -119,7 +119,7 @@ class Log {
     return readers_.size() == 1;
   }
 
-  // Gives whether nobody records any more.
+  // Returns whether no reader is left.
   bool end(const Highest* highest) {
     readers_.erase(
         std::remove_if(
@@ -132,7 +132,7 @@ class Log {
     return readers_.empty();
   }
 
-  // What its parent records is none of a child's business; see `generation`.
+  // Called in a forked child, which drops the recordings of its parent; see `generation`.
   void abandon() {
     readers_.clear();
     forget();
@@ -157,12 +157,12 @@ class Log {
   int64_t first() const {
     return first_;
   }
-  // Recordings of another generation are over.
+  // Recordings of another generation have ended.
   int64_t generation() const {
     return generation_;
   }
 
-  // How many bytes there were at the first event that is kept.
+  // Bytes resident at the first event that is kept.
   int64_t level() const {
     return level_;
   }
@@ -172,7 +172,7 @@ class Log {
     return chunks_[index / kChunk][index & (kChunk - 1)];
   }
 
-  // What is there when the log begins, for what is folded later.
+  // Adds a block that is resident when the log begins.
   void remember(const Block& block) {
     Past* past = past_.put(block.key);
     if (past == nullptr) {
@@ -203,7 +203,7 @@ class Log {
     return most;
   }
 
-  // Where there is no memory for more events, fewer are kept.
+  // Without memory for more events, fewer are kept.
   void make_room() noexcept {
     const int64_t most = limit();
     Chunk room;
@@ -219,7 +219,7 @@ class Log {
     chunks_.push_back(std::move(room));
   }
 
-  // Takes the oldest chunk into what was there when the log begins; gives its memory.
+  // Folds the oldest chunk into the past blocks; returns its memory.
   Chunk fold() {
     const Event* const events = chunks_.front().get();
     for (const Reader& reader : readers_) {
@@ -241,8 +241,8 @@ class Log {
     return chunk;
   }
 
-  // Counts what is dropped as well. An instant is known by how many of the oldest chunk's events
-  // came before it.
+  // Counts the dropped events as well. An instant is the number of events of the oldest chunk
+  // before it.
   void find_highest(const Event* events, Highest& highest) const {
     const int64_t from = std::max<int64_t>(0, highest.begin - first_);
     int64_t level = level_;

@@ -1,4 +1,4 @@
-// What the recorder gives to Python: the log as columns, and what its numbers stand for.
+// The log as columns for Python.
 
 #pragma once
 
@@ -12,14 +12,14 @@ namespace {
 
 constexpr int8_t kStart = 0, kAlloc = 1, kFree = 2, kOutOfMemory = 5;
 
-// Rows as tensorlens.records.events has them.
+// Rows as in tensorlens.records.logs.events.
 struct Rows {
   std::vector<int8_t> kind;
   std::vector<uint64_t> address;
   std::vector<int64_t> size, time;
   std::vector<int32_t> stack, context, birth, pair;
-  std::vector<int32_t> owner;  // the row of the block that it is the gradient of
-  std::vector<int64_t> marks;  // number, and how many rows there were before
+  std::vector<int32_t> owner;  // row of the block whose gradient it is
+  std::vector<int64_t> marks;  // number of the mark, number of rows before it
 
   void add(int8_t what, uint64_t where, int64_t bytes, int64_t when, int32_t at, int32_t in) {
     kind.push_back(what);
@@ -34,22 +34,22 @@ struct Rows {
   }
 };
 
-// One recording: what was there when it began, and where in the log it began.
+// One recording: the blocks at its beginning, and its place in the log.
 struct Span {
   Highest highest;
   int64_t generation = 0;
-  Rows past;  // what was there when it began
+  Rows past;  // blocks at its beginning
 };
 
-// What a recording holds so far.
+// The events of a recording so far.
 struct Readout {
   Rows rows;
-  Rows dropped;  // what was resident at the highest instant among the dropped
+  Rows dropped;  // blocks resident at the highest dropped instant
   int64_t lost = 0;
-  int64_t unlisted = 0;  // bytes of the row for blocks that there was no memory to list
+  int64_t unlisted = 0;  // bytes of blocks left out for lack of memory; they share one row
 };
 
-// The second time it does nothing.
+// Idempotent.
 void end_span(Span& span) {
   if (span.generation == g_log.generation() && g_log.end(&span.highest)) {
     g_recording.store(false, std::memory_order_relaxed);
@@ -66,7 +66,7 @@ Span* begin_span(int64_t limit) {
   if (is_first) {
     g_epoch.fetch_add(1);
   }
-  // whoever allocates from now on waits for the lock
+  // from here on every allocation waits for the lock
   g_recording.store(true, std::memory_order_seq_cst);
   try {
     each_block([&](const Block& block) {
@@ -102,11 +102,11 @@ class Pairing {
     open_.release();
   }
 
-  // Says of blocks that were there before whose gradients they are.
+  // Sets the owners of gradients among earlier blocks.
   void own(const Table<Past>& past) {
     past.each([&](const Past& block) {
       const OpenBlock* const owner = open_.find(block.owner);
-      // or another block has come to lie where the owner was
+      // a later block at the owner's address is another one
       if (owner != nullptr && rows_.time[owner->row] <= block.time) {
         own(block.key, block.owner);
       }
@@ -157,8 +157,8 @@ class Pairing {
   Table<OpenBlock> open_;
 };
 
-// Of the `level` bytes that were there, gives those that are not listed, for want of memory: they are
-// one row, at an address that no block has, and no event frees them.
+// Adds a row for each past block. Returns the bytes of `level` that are not listed, for lack of
+// memory: they are one row, at an address that no block has, and no event frees them.
 int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   past.each([&](const Past& block) {
     rows.add(kStart, block.key, block.size, block.time, block.stack, block.context);

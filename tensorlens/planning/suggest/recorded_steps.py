@@ -15,7 +15,7 @@ from tensorlens.planning.step_facts import StepFacts, plain_name
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.planning.trace import Framework
 from tensorlens.recording.analysis.event_index import event_index
-from tensorlens.recording.analysis.levels import chosen, device_peak, level_changes
+from tensorlens.recording.analysis.levels import device_or_highest, device_peak, level_changes
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, GRAPH_CALL, EventLog
@@ -62,7 +62,7 @@ class RecordedSteps:
         blocks = tuple(replace(each, path=plain_name(each.path)) for each in facts.blocks)
         self.facts = replace(facts, blocks=blocks)
         self.framework = framework or _framework(recording)
-        self.device = chosen(recording, device)
+        self.device = device_or_highest(recording, device)
         self.log = recording.log
         self.number = self.log.devices.index(self.device)
         self.index = event_index(recording)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
 from tensorlens.recording.analysis.instants import largest_sums, row_at
-from tensorlens.recording.analysis.levels import chosen, device_peak, residents
+from tensorlens.recording.analysis.levels import device_or_highest, device_peak, residents
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import BackwardCost, Churn, LineGrowth
 from tensorlens.records.logs.events import ALLOC, FREE
@@ -101,7 +101,7 @@ def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]
     """Give the allocations made in backward, again when they are freed, in order."""
     index, log = event_index(recording), recording.log
     phase = index.phase
-    number = None if device is None else log.devices.index(chosen(recording, device))
+    number = None if device is None else log.devices.index(device_or_highest(recording, device))
     made: set[int] = set()
     columns = zip(log.kind, log.device, log.pair, index.places(), strict=True)
     for row, (kind, here, pair, place) in enumerate(columns):
@@ -150,7 +150,7 @@ def growth(
 
 def churn(recording: Recording, device: str | None = None) -> Churn:
     """Return how many bytes a device handed out, and its peak, by the events that were kept."""
-    device, log, index = chosen(recording, device), recording.log, event_index(recording)
+    device, log, index = device_or_highest(recording, device), recording.log, event_index(recording)
     number = log.devices.index(device)
     columns = enumerate(zip(log.kind, log.device, log.size, strict=True))
     made = [(row, size) for row, (kind, here, size) in columns if kind == ALLOC and here == number]

@@ -1,4 +1,4 @@
-"""An index of a log: facts that several questions need, each worked out once."""
+"""An index of a log: facts that several questions need, each computed once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
 
 Place = tuple[int, int]
-"""Numbers of a stack and a context: all that is known of where an event was. There are few."""
+"""Numbers of a stack and a context, which are the site of an event. There are few."""
 
 Key = tuple[int, Hashable]
 """A thread, and the key of a run of its events; None goes on with the run before."""
@@ -24,7 +24,7 @@ _NOTHING = Context()
 
 
 class PlaceTable(dict[Place, _T], Generic[_T]):
-    """Place to what a function says of it, asked once a place."""
+    """A cache of a function of a place."""
 
     def __init__(self, of: Callable[[Place], _T]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PlaceTable(dict[Place, _T], Generic[_T]):
 
 
 class EventIndex:
-    """A log with what is known of its places; see :func:`event_index`."""
+    """A log with the facts of its places; see :func:`event_index`."""
 
     def __init__(self, log: EventLog) -> None:
         phases = Phases(log.stacks, log.contexts)
@@ -61,7 +61,7 @@ class EventIndex:
 
     @cached_property
     def purpose(self) -> PlaceTable[Purpose | None]:
-        """What the memory of a place is for, where a known function took it."""
+        """Purpose of the memory of a place, if a known function allocated it."""
         of_stacks = purposes(self.log.stacks)
         return PlaceTable(lambda place: None if place[0] < 0 else of_stacks[place[0]])
 
@@ -84,7 +84,7 @@ class EventIndex:
         return _run_numbers(map(self._spans.__getitem__, self.places()))
 
     def places(self) -> Iterable[Place]:
-        """Give the place of each event."""
+        """Yield the place of each event."""
         return zip(self.log.stack, self.log.context, strict=True)
 
     def within_run(self, row: int) -> bool:
@@ -103,7 +103,7 @@ class EventIndex:
     def within_phase(self, row: int) -> bool:
         """Tell whether a block was freed in the phase that allocated it, before that ended.
 
-        Seen from another thread than the block's own only the free's phase counts.
+        If another thread frees the block, only the phase of the free counts.
         """
         free = self.log.pair[row]
         if free < 0:

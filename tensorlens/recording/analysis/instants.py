@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.analysis.levels import (
-    beginning,
-    chosen,
+    device_or_highest,
     device_peak,
     dropped_peak,
+    first_kept_time,
     held_at,
     reserved_levels,
     residents,
@@ -90,7 +90,7 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
 
     Where more was resident among the events that were dropped, it is that, with the row -1.
     """
-    device = chosen(recording, device)
+    device = device_or_highest(recording, device)
     highest, row = device_peak(recording, device)
     if dropped_peak(recording, device) > highest:
         log = recording.log.adopted(recording.origin.dropped_peaks[device])
@@ -103,9 +103,9 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
 
 def moment(recording: Recording, row: int, device: str | None) -> Moment:
     """Return what was resident on a device after an event, which :func:`row_at` gives."""
-    device, log = chosen(recording, device), recording.log
+    device, log = device_or_highest(recording, device), recording.log
     found = residents(log, log.devices.index(device), row)
-    now = log.time[row] if row >= log.starts else beginning(recording)
+    now = log.time[row] if row >= log.starts else first_kept_time(recording)
     return _moment(recording, roles_of(recording), device, found, row, now)
 
 

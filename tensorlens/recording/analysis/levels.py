@@ -84,7 +84,7 @@ def peak_bytes(recording: Recording, device: str) -> int:
     return max(device_peak(recording, device)[0], dropped_peak(recording, device))
 
 
-def beginning(recording: Recording) -> int:
+def first_kept_time(recording: Recording) -> int:
     """Return when the first event was that was kept: 0, the recording's own, if all were."""
     log = recording.log
     if not recording.origin.dropped:
@@ -92,7 +92,7 @@ def beginning(recording: Recording) -> int:
     return log.time[log.starts] if log.starts < len(log) else max(log.time, default=0)
 
 
-def chosen(recording: Recording, device: str | None) -> str:
+def device_or_highest(recording: Recording, device: str | None) -> str:
     """Return the device asked for; None asks for the one with the highest peak."""
     known = recording.devices
     if not known:
@@ -151,7 +151,7 @@ def fragmentation(recording: Recording, device: str | None = None) -> Fragmentat
     ``reserved`` is ``held`` and ``free`` together: a block whose free a stream still waits for
     cannot be handed out and counts as held, what a segment lists no block for as free.
     """
-    device = chosen(recording, device)
+    device = device_or_highest(recording, device)
     if not has_segments(recording.log, device):
         return None
     segments = [each for each in recording.log.segments if each.device == device]
@@ -196,12 +196,12 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
     """
     if points < 1:
         raise UsageError(f"a timeline of {points} points: at least 1")
-    device, log = chosen(recording, device), recording.log
+    device, log = device_or_highest(recording, device), recording.log
     number, levels = log.devices.index(device), device_levels(recording, device)
     own = _events(log, number)
     rows = [-1, *_thinned(own, levels, points)]
-    start, begun = log.starts, beginning(recording)
-    at = counted_at(log, rows)
+    start, begun = log.starts, first_kept_time(recording)
+    at = last_rows(log, rows)
     totals = [levels[row] if row >= 0 else 0 for row in at]
     reserved = reserved_levels(log, device)
     return Timeline(
@@ -224,7 +224,7 @@ def key_levels(
     ``rows`` are those of the timeline; ``keys`` has one for each event: that of the block which it
     hands out.
     """
-    log, at = recording.log, counted_at(recording.log, rows)
+    log, at = recording.log, last_rows(recording.log, rows)
     number, reached, last = log.devices.index(device), _first_point(at, len(log)), len(at)
     found: dict[_K, dict[int, int]] = {}
     columns = zip(log.kind, log.device, log.pair, log.size, keys, reached, strict=True)
@@ -249,8 +249,8 @@ def summed_levels(several: Sequence[Levels]) -> Levels:
     return _levels(changes, max(changes, default=0) + 1)
 
 
-def counted_at(log: EventLog, rows: Sequence[int]) -> list[int]:
-    """Return the last event that counts at each point: at the start, all that was there before."""
+def last_rows(log: EventLog, rows: Sequence[int]) -> list[int]:
+    """Return the row up to which events count at each point; at the start the last START row."""
     before = log.starts - 1
     return [max(row, before) for row in rows]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
 
 TEMPORARY = "temporary"
-"""Handed out and given back while one operator, node or optimizer step ran."""
+"""Allocated and freed while one operator, node or optimizer step ran."""
 
 BEFORE = "before the recording"
 
@@ -41,24 +41,22 @@ _Likeness = tuple[int, int, int]
 class Roles:
     """Role and name of each allocation of a log, by its row.
 
-    The role is that of the census's label where there is one, but an input that a module made is an
-    activation. Else it follows from the phase: a
-    block that forward keeps is an activation, one that backward keeps a gradient (an activation
-    where the operator made an autograd node: it was computed again), one that an optimizer keeps
-    is the optimizer's, any other is ``other``. A graph, which says its phases itself, keeps
-    variables alone, which a census labels: the rest of its optimizer is :data:`TEMPORARY`. What was
-    given back while the same operator or node ran, or by the end of the same optimizer step, is
-    :data:`TEMPORARY`, unless its allocation was dropped. A block from before the recording of which
-    nothing is known is ``other``.
+    If a census labelled the block, the role is the label's, but an input that a module made is an
+    activation. Else it follows from the phase: a block kept by forward is an activation, by
+    backward a gradient (an activation if the operator made an autograd node: it was computed
+    again), by an optimizer the optimizer's; any other is ``other``. A graph, which states its
+    phases itself, keeps variables alone, which a census labels: the rest of its optimizer is
+    :data:`TEMPORARY`. So is a block freed while the same operator or node ran, or by the end of the
+    same optimizer step, unless its allocation was dropped. An unknown block from before the
+    recording is ``other``.
 
-    What a data parallel wrapper takes has the role of what it holds there, however it is made; a
-    value that a Keras layer makes for a weight is a parameter.
+    A block of a data parallel wrapper has the role of its content, however it is made; a value that
+    a Keras layer makes for a weight is a parameter.
 
-    Names of the dead are those of the living: a block like those a census named (same stack,
-    size, and context but for the thread, thus the same line, operator and module in another step)
-    takes their role if they all have the same, and their name if they all have the same. Any other
-    is called by what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``,
-    ``step() at train.py:12``.
+    A freed block takes the role and the name of blocks like it that a census saw (same stack, size,
+    and context but for the thread, thus the same line, operator and module in another step), each
+    if they all have the same. Any other is named after its origin: ``fc1: aten::linear``,
+    ``aten::mm at train.py:12``, ``step() at train.py:12``.
     """
 
     def __init__(self, index: EventIndex) -> None:

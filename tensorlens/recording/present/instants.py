@@ -184,17 +184,17 @@ def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
     return f'"{printable(mark.name)}"{which}'
 
 
-def line_place(line: SourceLine | None, nowhere: str = NO_LINE) -> str:
+def line_place(line: SourceLine | None, no_line_label: str = NO_LINE) -> str:
     """Return ``train.py:12``, or that there is no line."""
-    return nowhere if line is None else place(line)
+    return no_line_label if line is None else place(line)
 
 
-def nowhere(recording: Recording, device: str) -> str:
+def no_line_label(recording: Recording, device: str) -> str:
     """Return what the row of a device's blocks without a line is called."""
-    return recording.once(("nowhere", device), lambda now: _nowhere(now, device))
+    return recording.once(("no line label", device), lambda now: _no_line_label(now, device))
 
 
-def _nowhere(recording: Recording, device: str) -> str:
+def _no_line_label(recording: Recording, device: str) -> str:
     index, log = event_index(recording), recording.log
     number = log.devices.index(device)
     before = {
@@ -225,7 +225,7 @@ def line_rows(
     sizes: Mapping[SourceLine | None, int],
     limit: int | None,
     models: Mapping[tuple[SourceLine | None, SourceLine], int] = _NONE,
-    nowhere: str = NO_LINE,
+    no_line_label: str = NO_LINE,
 ) -> tuple[tuple[LineRow, ...], LeftOut | None]:
     """Return the lines with the most bytes, and the sum of the others.
 
@@ -234,7 +234,7 @@ def line_rows(
         sizes: bytes of each line.
         limit: so many lines, and of each so many of its model's; None gives all.
         models: user's line and line of a model to bytes: they follow the user's.
-        nowhere: name of the row that has no line.
+        no_line_label: name of the row that has no line.
     """
     # of equal ones the first in the file, whatever order they were met in
     ordered = sorted(sizes.items(), key=lambda each: (-each[1], str(each[0])))
@@ -250,7 +250,7 @@ def line_rows(
             row
             for line, nbytes in ordered[:limit]
             for row in (
-                LineRow(line, nbytes, source_of(log, line), label="" if line else nowhere),
+                LineRow(line, nbytes, source_of(log, line), label="" if line else no_line_label),
                 *below.get(line, ()),
             )
         ),
@@ -270,7 +270,7 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
         moment.by_line,
         lines_limit(view),
         moment.by_model_line,
-        nowhere(recording, moment.device),
+        no_line_label(recording, moment.device),
     )
     sizes = moment.by_role
     return Instant(

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from tensorlens.recording.analysis.event_index import PlaceTable, event_index
 from tensorlens.recording.analysis.levels import (
     Levels,
-    counted_at,
     key_levels,
+    last_rows,
     residents,
     summed_levels,
 )
@@ -20,7 +20,7 @@ from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import (
     LineRow,
     line_rows,
-    nowhere,
+    no_line_label,
     source_of,
     start_text,
 )
@@ -63,7 +63,7 @@ def chosen_blocks(
 def counts(log: EventLog, timeline: Timeline, alloc_rows: Sequence[int]) -> list[int]:
     """Return how many of the blocks that were handed out were resident at each point."""
     freed = sorted(pair for pair in map(log.pair.__getitem__, alloc_rows) if pair >= 0)
-    rows = counted_at(log, timeline.rows)
+    rows = last_rows(log, timeline.rows)
     return [bisect_right(alloc_rows, row) - bisect_right(freed, row) for row in rows]
 
 
@@ -207,7 +207,7 @@ def _line(
     user_line: int,
     levels: Levels,
 ) -> dict[str, Any]:
-    label = "" if line else nowhere(recording, device)
+    label = "" if line else no_line_label(recording, device)
     row = LineRow(line, 0, source_of(recording.log, line), user_line >= 0, label)
     return {
         "number": number,

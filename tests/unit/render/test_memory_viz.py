@@ -9,7 +9,7 @@ import rendered_reports
 
 from tensorlens import Recording, render
 from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.recording import made_up_segments
+from tensorlens.recording import synthetic_segments
 from tensorlens.records import (
     ALLOC,
     FREE,
@@ -190,7 +190,7 @@ def test_made_up_segments_lie_around_blocks_that_are_near():
     log.append(FREE, "cpu", 2000, 48, 0)
     log.append(ALLOC, "cpu", 2048, 100, 0)
     log.append(ALLOC, "cpu", 2148 + MIB + 1, 7, 0)  # a byte too far
-    found = made_up_segments(log)
+    found = synthetic_segments(log)
     assert [(each.address, each.size) for each in found] == [(1000, 1148), (2149 + MIB, 7)]
     assert [(each.address, each.size, each.state) for each in found[0].blocks] == [
         (1000, 24, "active_allocated"),
