@@ -155,7 +155,6 @@ _ROWS_OF_A_CELL = 10
 _ROWS_WITHOUT_SCRIPT = 40
 _GROWTHS_OF_A_PAGE = 30
 _LIVE_LINES: dict[str, Any] = {"name": "by-line", "is_live": True}
-_LIVE_MODULES: dict[str, Any] = {"name": "by-module", "is_live": True}
 _RESIDENT = "Bytes resident then that are counted for the line"
 _OF_MODULE = "Bytes resident then that were allocated in the module"
 
@@ -235,7 +234,8 @@ def _device(recording: Recording, instant: Instant, view: View, medium: Medium) 
     modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
     if modules:
         table = module_table(modules, hidden, whole, _OF_MODULE)
-        yield replace(table, heading="By module", **(_LIVE_MODULES if is_live else {}))
+        when = ", at the instant shown first" if is_live else ""
+        yield replace(table, heading=f"By module{when}")
     yield from page.sources
     remarks = tuple(map(Note, device_remarks(recording, instant)))
     yield Section(remarks)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from tensorlens.recording.moments import Timeline
 from tensorlens.recording.present.instants import Instant, has_times
 from tensorlens.recording.present.page_data import allocations, device_data
-from tensorlens.recording.present.tables import module_rows
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import EventLog
 from tensorlens.records.tensors import SourceLine
@@ -287,8 +286,7 @@ def page_device(recording: Recording, instant: Instant, *, is_live: bool) -> Pag
     if not is_live:
         return PageDevice((drawn,))
     moment = instant.moment
-    modules, _ = module_rows(moment.by_line, moment.by_module, None)
-    data = device_data(recording, timeline, drawn, made, shown, has_modules=bool(modules))
+    data = device_data(recording, timeline, drawn, made, shown)
     by_line: dict[SourceLine | None, int] = {
         cost.line: cost.nbytes for cost in recording.backward(device)
     }

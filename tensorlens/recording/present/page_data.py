@@ -15,7 +15,6 @@ from tensorlens.recording.analysis.levels import (
     residents,
     summed_levels,
 )
-from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import (
     LineRow,
@@ -24,7 +23,6 @@ from tensorlens.recording.present.instants import (
     source_of,
     start_text,
 )
-from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, START, EventLog
 from tensorlens.records.names import readable_name
@@ -100,8 +98,6 @@ def device_data(
     picture: Picture,
     alloc_rows: Sequence[int],
     shown: int,
-    *,
-    has_modules: bool,
 ) -> dict[str, Any]:
     """Return plain data: the columns of the points and of the blocks, texts by their number.
 
@@ -113,7 +109,6 @@ def device_data(
         picture: how they are drawn.
         alloc_rows: the rows of the device's allocations.
         shown: the point that is shown first; -1 is the highest instant, which was dropped.
-        has_modules: whether the page has a table of modules.
     """
     log = recording.log
     peak = recording.peak(timeline.device)
@@ -140,7 +135,6 @@ def device_data(
         "roles": {role: list(levels) for role, levels in timeline.by_role.items()},
         "colours": {role: role_colour(role) for role in (*timeline.by_role, *peak.by_role)},
         "lines": lines_data(recording, timeline),
-        "modules": modules_data(recording, timeline) if has_modules else [],
         "reserved": list(timeline.reserved) if timeline.reserved else None,
         "blocks": {
             "row": rows,
@@ -183,18 +177,6 @@ def _highest(levels: Mapping[_K, Levels]) -> list[tuple[_K, Levels]]:
     return [(key, levels[key]) for key in ordered[:_MAX_LINES]]
 
 
-def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
-    """Return the modules that had the most bytes at any point, equal layers together."""
-    modules = map(roles_of(recording).module, range(len(recording.log)))
-    levels = key_levels(recording, timeline.device, timeline.rows, modules)
-    families = dict(module_families(levels))
-    wholes = {name: summed_levels([levels[p] for p in alike]) for name, alike in families.items()}
-    return [
-        {"path": short_text(name), "count": len(families[name]), "levels": _columns(whole)}
-        for name, whole in _highest(wholes)
-    ]
-
-
 def _columns(levels: Levels) -> list[list[int]]:
     return [[point for point, _ in levels], [level for _, level in levels]]
 
@@ -229,10 +211,6 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
         "count": len(peak.tensors),
         "roles": dict(peak.by_role),
         "lines": _dropped_lines(recording, peak),
-        "modules": [
-            [{"path": short_text(name), "count": len(paths)}, sum(peak.by_module[p] for p in paths)]
-            for name, paths in module_families(peak.by_module)
-        ],
         "blocks": _blocks(blocks, alloc_times),
     }
 

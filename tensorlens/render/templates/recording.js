@@ -132,8 +132,6 @@
     const roles = section.querySelector("table.tl-roles");
     const lines = section.querySelector("table.tl-by-line");
     const rest = table.closest(".tl-scroll").nextElementSibling;
-    const modules = section.querySelector("table.tl-by-module");
-    const restOfModules = modules && modules.closest(".tl-scroll").nextElementSibling;
     const restOfLines = lines && lines.closest(".tl-scroll").nextElementSibling;
     const heat = [...section.querySelectorAll("td[data-line]")];
     const filter = controls.querySelector("input");
@@ -280,7 +278,6 @@
       showLargest(words.length ? families(here) : found, total);
       showRoles(total);
       showLines(total);
-      showModules(total);
       place();
       for (const head of table.tHead.rows[0].cells) {
         head.setAttribute("aria-sort", head.dataset.key !== sortedBy ? "none"
@@ -376,24 +373,6 @@
         cell.textContent = nbytes ? bytes(nbytes) : "";
         bar(cell, nbytes / most);
       }
-    }
-
-    function showModules(total) {
-      if (!modules) return;
-      const found = point < 0 ? data.dropped.modules
-        : data.modules.map((each) => [each, level(each.levels, point)]).filter((each) => each[1]);
-      const body = modules.tBodies[0], shown = found.sort((a, b) => b[1] - a[1]).slice(0, LINES);
-      body.textContent = "";
-      for (const [each, nbytes] of shown) {
-        const made = add(body, "tr");
-        bar(add(made, "td", bytes(nbytes)), nbytes / total);
-        add(made, "td", share(nbytes, total));
-        const name = addName(made, each.path, "tl-text tl-tensor");
-        if (each.count > 1) add(name, "span", " x " + each.count.toLocaleString("en-US"), "tl-soft");
-      }
-      const nbytes = total - sum(shown, (each) => each[1]);
-      restOfModules.textContent = "";
-      if (nbytes > 0) add(restOfModules, "div", "… other modules, " + bytes(nbytes), "tl-remark tl-soft");
     }
 
     // where a unit of the picture is in the part that is shown, in percent
