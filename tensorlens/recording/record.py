@@ -33,7 +33,7 @@ from tensorlens.records.logs.origin import Origin, Recorded
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"
-"""Imported where lines are profiled; their tables have a column for backward."""
+"""Imported if lines are profiled; their tables have a column for backward."""
 
 _lock = reentrant_lock()
 _running: list[LiveRecording] = []
@@ -42,7 +42,7 @@ _running: list[LiveRecording] = []
 class LiveRecording(Recording):
     """A recording that is on from :meth:`start` to :meth:`stop`, or inside of ``with``; once.
 
-    What it answers while it is on is of the events so far. For another span of time make another:
+    While it is on, its answers cover the events so far. For another span of time make another:
     it costs little, and recordings overlap and nest.
     """
 
@@ -52,12 +52,12 @@ class LiveRecording(Recording):
         self._options = options
         self._recorders: Recorders | None = None
         self._adapters: list[Adapter] = []
-        """Those of the frameworks that it records, or tried to."""
+        """Adapters of the frameworks that it records, or tried to."""
         self._wait: list[Callable[[], None]] = []
-        """Each gives up waiting for a framework."""
+        """Functions that each stop waiting for a framework."""
         self._started = False
         self.failure: str | None = None
-        """Why nothing was recorded, or what was is lost; None where neither is so."""
+        """Why nothing was recorded or the recording is lost; None without a failure."""
 
     def start(self) -> LiveRecording:
         """Begin to record, once: each recording is of one span of time.
@@ -87,13 +87,13 @@ class LiveRecording(Recording):
                 raise UsageError(no_framework_text("nothing to record", "before record() starts"))
             self._started = True
             self._adapters = found
-            self._recorders = self._begun(found)
+            self._recorders = self._start_recorders(found)
             address_reserve.reserve()
             _running.append(self)
-        self._wait = [when_imported(name, self._take_up) for name in not_imported()]
+        self._wait = [when_imported(name, self._add_frameworks) for name in not_imported()]
 
-    def _begun(self, found: list[Adapter]) -> Recorders:
-        """Return what records, or note why there is none and raise that."""
+    def _start_recorders(self, found: list[Adapter]) -> Recorders:
+        """Return the recorders; on failure note why and raise."""
         try:
             return Recorders(found, self._options)
         except Exception as error:
@@ -101,8 +101,8 @@ class LiveRecording(Recording):
             self._origin = replace(self._origin, notes=(f"nothing was recorded: {self.failure}",))
             raise
 
-    def _take_up(self) -> None:
-        """Record a framework that the program imports meanwhile, from its import on."""
+    def _add_frameworks(self) -> None:
+        """Record a framework that the program imports later, from its import on."""
         with _lock:
             found, before = adapters(), self._adapters
             self._adapters = found
@@ -119,12 +119,12 @@ class LiveRecording(Recording):
                 for give_up in self._wait:
                     give_up()
             finally:
-                self._leave()
+                self._unregister()
             if recorders is None:
                 return self
             with guarded("a recording is lost"):
                 self._end(recorders)
-            # with it goes a reporter, which notes births as long as it lives
+            # drops a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
             with guarded("the tables of lines lack the backward pass of a recording"):
@@ -133,13 +133,13 @@ class LiveRecording(Recording):
 
     def _end(self, recorders: Recorders) -> None:
         try:
-            self._take(recorders, end=True)
+            self._read(recorders, end=True)
         except Exception as error:
             self.failure = reason(error)
             raise
 
-    def _leave(self) -> None:
-        """Be none of those that are on, also after a stop that was interrupted."""
+    def _unregister(self) -> None:
+        """Remove it from the running recordings, also after an interrupted stop."""
         if any(each is self for each in _running):
             _running[:] = [each for each in _running if each is not self]
             address_reserve.release()
@@ -178,9 +178,9 @@ class LiveRecording(Recording):
     def _refresh(self) -> None:
         with _lock:
             if self._recorders is not None:
-                self._take(self._recorders, end=False)
+                self._read(self._recorders, end=False)
 
-    def _take(self, recorders: Recorders, end: bool) -> None:
+    def _read(self, recorders: Recorders, end: bool) -> None:
         log, origin = recorders.read(end)
         unseen = (
             f"{name} was imported while the recording began, and is not in it"
@@ -203,7 +203,7 @@ class LiveRecording(Recording):
             self.stop()
             return
         with address_reserve.released():
-            # the error on its way is not to give way to another one
+            # must not replace the error on its way
             with guarded("a recording is lost"):
                 self.stop()
             if self.failure is not None:
@@ -212,7 +212,7 @@ class LiveRecording(Recording):
 
 
 class Recorders:
-    """Records in each framework that can, from its making on; the events are one log, by time.
+    """The recorders of all frameworks, which start at once; their events are one log, by time.
 
     Args:
         adapters: one for each framework.
@@ -226,7 +226,7 @@ class Recorders:
         self._options = options
         self._running: list[tuple[str, Recorder]] = []
         with ExitStack() as stack:
-            stack.callback(_end, self._running)
+            stack.callback(_stop_unread, self._running)
             _, failed = ask(adapters, self._start)
             stack.pop_all()
         refusals = (_refusal(name, text) for name, text in failed.items())
@@ -240,7 +240,7 @@ class Recorders:
         try:
             self._start(adapter)
         except Exception as error:
-            # in the program's own import, which is to go on
+            # runs inside the program's own import, which must go on
             if is_from_a_handler(error):
                 raise
             self._notes.append(_refusal(adapter.name, reason(error)))
@@ -263,7 +263,7 @@ class Recorders:
             except BaseException as error:
                 is_ours = isinstance(error, Exception) and not is_from_a_handler(error)
                 if not is_ours or not (found or waiting):
-                    _end(waiting if end else ())
+                    _stop_unread(waiting if end else ())
                     raise
                 notes.append(f"{name}: its events were lost: {reason(error)}")
         log, origin = merge_recordings(found, same_marks=True)
@@ -274,7 +274,7 @@ def _refusal(name: str, text: str) -> str:
     return f"{name} is not recorded: {text}"
 
 
-def _end(running: Sequence[tuple[str, Recorder]]) -> None:
+def _stop_unread(running: Sequence[tuple[str, Recorder]]) -> None:
     """Stop recorders that nobody will read."""
     for _, recorder in running:
         with suppress(Exception):
@@ -282,7 +282,7 @@ def _end(running: Sequence[tuple[str, Recorder]]) -> None:
 
 
 class _Roots(MemReporter):
-    """The models and optimizers that a recording takes names from."""
+    """Models and optimizers from which a recording takes names."""
 
     _called = "record()"
 
@@ -325,12 +325,12 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class BackwardLines:
-    """Backward by line, as recordings know it."""
+    """Bytes of backward by line, from recordings."""
 
     nbytes: Mapping[str, Mapping[Place, int]] = field(default_factory=dict)
-    """Device to line to bytes handed out in backward, what the line calls included."""
+    """Device to line to bytes allocated in backward, with those of lines that it calls."""
     seen: frozenset[Place] = frozenset()
-    """The lines of the user that were on the stack of anything recorded."""
+    """Lines of the user on any recorded stack."""
 
     def covers(self, filename: str, linenos: Iterable[int]) -> bool:
         """Tell whether any of a function's lines was recorded."""
@@ -338,11 +338,11 @@ class BackwardLines:
 
 
 _total = BackwardLines()
-"""Of recordings that have ended."""
+"""Sum over the recordings that have ended."""
 
 
 def total_backward() -> BackwardLines:
-    """Return it of all recordings so far.
+    """Return the sum over all recordings so far.
 
     Recordings one after the other are added up. Of those that overlap, which have the same events,
     the one that ends last counts, and while some are on the one that began first.
@@ -351,9 +351,9 @@ def total_backward() -> BackwardLines:
 
 
 def add_backward(recording: Recording) -> None:
-    """Keep it of a recording that ended, and nothing else of the recording."""
+    """Add the lines of a recording that ended; nothing else of it is kept."""
     global _total
-    # where memory has run out there is an error on its way already
+    # when memory has run out an error is on its way already
     with suppress(MemoryError):
         if not running():
             _total = _sum(_total, _lines(recording))
