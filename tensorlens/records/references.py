@@ -13,7 +13,7 @@ class Reference:
     """``global``, ``attribute``, ``class attribute``, ``item``, ``key``, ``local``, ``closure``,
     ``default``, ``function attribute``, ``frame``, ``generator``, ``coroutine``, ``exception``,
     ``traceback``, ``cache``, ``queue``, ``future``, ``hook``, ``optimizer state``, ``graph``,
-    ``saved``, ``array``, ``unknown`` and their like."""
+    ``saved``, ``unknown`` and similar."""
     text: str
     """Text for a person: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
     type: str = ""

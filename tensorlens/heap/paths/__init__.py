@@ -1,9 +1,9 @@
-"""Finds the paths that keep an object alive, each from a root that a person can act on.
+"""Paths of references that keep an object alive, each from a root that a person can act on.
 
-The collector is asked, level by level, who refers to what: nothing of the objects is run, nothing
-is kept, and what comes back is text. Not seen are references of what the collector does not
-track: C++, and NumPy's arrays (an object's count of references tells that there are some), and
-what ``gc.freeze()`` hid.
+The collector is asked for the referrers of objects, level by level. No code of the objects runs,
+no object is kept, and the result is text. Three kinds of holders are not seen: C++ and NumPy
+arrays, which the collector does not track (an object's reference count shows that there are
+some), and objects hidden by ``gc.freeze()``.
 """
 
 from tensorlens.heap.paths.reference_paths import cycle, reference_paths

@@ -1,4 +1,4 @@
-"""Looks into objects of known types, running nothing of theirs."""
+"""Read the content and names of objects of known types without running their code."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tensorlens.records.references import Reference
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """A reference, or None for what adds nothing to read."""
+    """One step of a path: a reference, or None if it adds nothing to the text."""
 
     reference: Reference | None
     nodes: int = 1
-    """How many nodes of the path it covers."""
+    """Number of the path's nodes that it covers."""
     is_root: bool = False
-    """Whether it names its own place, so that what was written before is dropped."""
+    """Whether its text names a place by itself, so that the text before it is dropped."""
     root_index: int = 0
-    """Which of those nodes the path is said to begin with."""
+    """Index of the covered node at which the path then begins."""
 
 
 _BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
@@ -40,37 +40,37 @@ def kind_name(node: PathNode) -> str:
 
 
 def owner_name(node: PathNode) -> str:
-    """Return how the type of an object with attributes is called: ``Trainer``."""
+    """Return the qualified name of an object's type without its outer function: ``Trainer``."""
     return qualname_of_type(type(node.object)).rpartition("<locals>.")[2]
 
 
 def is_of(node: PathNode, kind: type) -> bool:
-    """Tell whether an object's type derives from ``kind``."""
+    """Return whether an object's type derives from ``kind``."""
     return node.items is None and is_subtype(type(node.object), kind)
 
 
 def length(node: PathNode) -> int | None:
-    """Return how many items a container has."""
+    """Return the number of items of a container; None for other objects."""
     if node.items is not None:
         return len(node.items)
     for kind in (list, dict, set, frozenset, collections.deque, tuple):
         if is_of(node, kind):
-            # a type's own function, not that of a derived one
+            # of the base type: a derived one may override it with Python code
             return kind.__len__(node.object)
     return None
 
 
 def limit(node: PathNode) -> int | None:
-    """Return how many items a deque can have."""
+    """Return a deque's ``maxlen``; None for other objects."""
     return _MAXLEN(node.object) if is_of(node, collections.deque) else None
 
 
 def spare(node: PathNode, child: PathNode) -> int | None:
-    """Return how many places at one end of a list or dict hold the same object, None for none.
+    """Return the number of equal filler items at one end of a list or dict; None without any.
 
-    That is what is left of ``[None] * 100`` which is being filled. None are spare where the same
-    stands as often in between: then it is put there, too. Those at the beginning are spare where
-    the latest item, ``child``, is nearer to them than to the end: a list that is appended to may
+    They are the rest of a ``[None] * 100`` that is being filled. They are no filler
+    if the same item has a run as long elsewhere. The run at the beginning is considered only if
+    the latest item, ``child``, is nearer to it than to the end: a list that is appended to may
     have begun with some.
     """
     places: Any = ()
@@ -93,46 +93,45 @@ def spare(node: PathNode, child: PathNode) -> int | None:
 
 
 def index_of(node: PathNode, child: PathNode) -> int | None:
-    """Return the place of an item, None where it is not found or the container is changing."""
+    """Return the index of an item; None if it is not found or the container is changing."""
     if node.items is not None:
-        places = [place for place, item in enumerate(node.items) if id(item) == child.address]
-        return places[0] if places else None
+        return next((at for at, item in enumerate(node.items) if id(item) == child.address), None)
     items: Any = ()
     for kind in (list, collections.deque, tuple):
         if is_of(node, kind):
             items = kind.__iter__(node.object)
     if child.items is not None:
-        found = compress(count(), map(child.address.__eq__, map(id, items)))
+        places = compress(count(), map(child.address.__eq__, map(id, items)))
     else:
-        found = compress(count(), map(is_, items, repeat(child.object)))
+        places = compress(count(), map(is_, items, repeat(child.object)))
     try:
-        return next(found, None)
+        return next(places, None)
     except RuntimeError:
         return None
 
 
-_NOTHING = object()
+_NO_KEY = object()
 
 
 def key_of(node: PathNode, child: PathNode) -> Any:
-    """Return the key under which a dict has a value; :func:`has_key` tells whether it has."""
+    """Return a dict's key of a value; check the result with :func:`has_key`."""
     entries = node.object
     if not is_of(node, dict):
-        return _NOTHING
+        return _NO_KEY
     same = map(child.address.__eq__, map(id, dict.values(entries)))
     try:
-        return next(compress(dict.keys(entries), same), _NOTHING)
+        return next(compress(dict.keys(entries), same), _NO_KEY)
     except RuntimeError:
-        return _NOTHING
+        return _NO_KEY
 
 
 def has_key(key: Any) -> bool:
-    """Tell whether :func:`key_of` found a key."""
-    return key is not _NOTHING
+    """Return whether a result of :func:`key_of` is a key."""
+    return key is not _NO_KEY
 
 
 def entry(variables: Any, name: str) -> Any:
-    """Return the value of an exact text among a plain dict's keys."""
+    """Return the value of a text key in a plain dict, without calling any key's code."""
     if type(variables) is not dict:
         return None
     for key, value in [*dict.items(variables)]:
@@ -142,12 +141,12 @@ def entry(variables: Any, name: str) -> Any:
 
 
 def attributes_of(node: PathNode) -> Any:
-    """Return an object's ``__dict__``, whose type is nothing but what is known here."""
+    """Return an object's ``__dict__``. The caller knows its type."""
     return attributes.dict_of(node.object)
 
 
 def is_dict_of(node: PathNode, child: PathNode) -> bool:
-    """Tell whether ``child`` is the ``__dict__`` of an object."""
+    """Return whether ``child`` is the ``__dict__`` of an object."""
     if node.items is not None or type(child.object) is not dict:
         return False
     reader = native()
@@ -157,10 +156,10 @@ def is_dict_of(node: PathNode, child: PathNode) -> bool:
 
 
 def attribute_of(node: PathNode, child: PathNode) -> str:
-    """Return the name of the attribute that refers to an object, or its type in ``<>``."""
+    """Return the name of the attribute that holds ``child``, or the type of ``child`` in ``<>``."""
     held = child.object
     if child.items is not None:
-        # the exact tuple: it is held by the object, so it can be looked at
+        # the object holds the tuple, so it is complete and safe to refer to
         same = (each for each in gc.get_referents(node.object) if id(each) == child.address)
         held = next(same, None)
     if held is None:
@@ -170,13 +169,13 @@ def attribute_of(node: PathNode, child: PathNode) -> str:
     return name or str(reference_names.ReferenceNames().step(node.object, held)[1])
 
 
-def callable_name(found: Any) -> str:
-    """Return how a function is called: ``Trainer.step``; of others, their type's name."""
-    if type(found) is FunctionType:
-        return short_name(found.__qualname__)
-    if type(found) is BuiltinFunctionType:
-        return str(_BUILTIN_NAME(found))
-    return name_of_type(type(found))
+def callable_name(function: Any) -> str:
+    """Return a function's name, ``Trainer.step``; the type's name of any other callable."""
+    if type(function) is FunctionType:
+        return short_name(function.__qualname__)
+    if type(function) is BuiltinFunctionType:
+        return str(_BUILTIN_NAME(function))
+    return name_of_type(type(function))
 
 
 def short_name(qualified: str) -> str:

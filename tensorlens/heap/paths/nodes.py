@@ -1,7 +1,7 @@
-"""The part of the heap that a search has seen: objects, who refers to them, and where paths begin.
+"""The part of the heap that a search has seen: objects, their holders and the roots of paths.
 
-Paths begin at modules' globals, classes, variables of running functions, which are known by the
-addresses of what they refer to. Nothing of the profiler's own is a beginning.
+Roots are modules' globals, classes and variables of running functions; they are known by the
+addresses of the objects they refer to. The profiler's own are no roots.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RootKind(IntEnum):
     LOCAL = 2
     """A variable of a running function."""
     GIVEN = 3
-    """An object that only the profiler holds, since it was given it."""
+    """An object that only the profiler holds, such as the step function of find_leaks()."""
     UNSEEN = 4
     """A holder that cannot be seen."""
     CUT = 5
@@ -37,7 +37,7 @@ class RootKind(IntEnum):
 
 
 NAMESPACES = (RootKind.GLOBAL, RootKind.CLASS)
-"""Roots whose holders are not asked for."""
+"""Roots whose holders are not searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class PathRoot:
     name: str = ""
 
 
-MOST_HOLDERS = 200
-"""How many holders of one object are known at most."""
+MAX_HOLDERS = 200
+"""Holders noted of one object, at most."""
 
-PLAIN = (list, dict, set, frozenset, CellType)
-"""Types of containers without a name of their own; tuples are known by ``items``."""
+PLAIN_TYPES = (list, dict, set, frozenset, CellType)
+"""Types of containers without a name of their own; a tuple's node has ``items`` instead."""
 
 
 @dataclass(slots=True, eq=False)
 class PathNode:
-    """An object on a path; of a tuple only its address and its items are known."""
+    """An object on a path. For a tuple only its address and its items are kept."""
 
     address: int
     object: Any = None
@@ -66,28 +66,28 @@ class PathNode:
     holders: list[PathNode] = field(default_factory=list)
     distance: int = 0
     references: int = 0
-    """How many references to it have been found."""
+    """Number of references to it that have been found."""
     is_crowded: bool = False
-    """Whether too many objects refer to it to look at all."""
+    """Whether it has too many holders to look at all of them."""
     asked: bool = False
-    """Whether the collector was asked who refers to it."""
+    """Whether the collector was asked for its holders."""
     own: bool = False
     """Whether the profiler refers to it."""
 
     def add_root(self, root: PathRoot) -> None:
-        """Add where a path begins, once."""
+        """Add a root unless it is known."""
         if root not in self.roots:
             self.roots.append(root)
 
     def add_holder(self, holder: PathNode) -> None:
-        """Add who refers to it, once, unless there are far too many to tell."""
-        if len(self.holders) < MOST_HOLDERS and not any(known is holder for known in self.holders):
+        """Add a holder unless it is known or there are ``MAX_HOLDERS`` already."""
+        if len(self.holders) < MAX_HOLDERS and not any(known is holder for known in self.holders):
             self.holders.append(holder)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a tuple or another mere container."""
-        return self.items is not None or any(type(self.object) is plain for plain in PLAIN)
+        """Whether it is a tuple or another container without a name of its own."""
+        return self.items is not None or any(type(self.object) is plain for plain in PLAIN_TYPES)
 
 
 _KIND_ORDER = {RootKind.GIVEN: 1, RootKind.UNSEEN: 1, RootKind.CUT: 2}
@@ -95,31 +95,31 @@ _KIND_ORDER = {RootKind.GIVEN: 1, RootKind.UNSEEN: 1, RootKind.CUT: 2}
 
 @dataclass(frozen=True, slots=True)
 class NodePath:
-    """Nodes from where a path begins to its target, and the beginning."""
+    """A root and the nodes from it to the target."""
 
     root: PathRoot
     nodes: tuple[PathNode, ...]
 
     @property
     def holder_address(self) -> int:
-        """The address of what holds the target."""
+        """Address of the target's direct holder; 0 if the root refers to the target."""
         return self.nodes[-2].address if len(self.nodes) > 1 else 0
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Order of paths: known beginnings first, then the shortest."""
+        """Key to sort paths by: known roots first, then the shortest."""
         return _KIND_ORDER.get(self.root.kind, 0), len(self.nodes)
 
 
 class RootTable:
-    """Where paths begin, by address."""
+    """Roots of paths by the address of the object that they refer to."""
 
     def __init__(self) -> None:
         self.roots: dict[int, list[PathRoot]] = {}
         self.own_globals: set[int] = set()
         self.variables: Counter[int] = Counter()
-        """How many variables of running functions refer to an address, the profiler's included."""
-        self._in_libraries: dict[int, PathRoot] = {}
+        """Number of running functions' variables, the profiler's too, that refer to an address."""
+        self._library_roots: dict[int, PathRoot] = {}
         self.reads_variables = not why_no_locals()
         for name, module in dict.copy(sys.modules).items():
             if type(name) is str and is_subtype(type(module), MODULES):
@@ -134,7 +134,7 @@ class RootTable:
         finally:
             # this function's own frame is among them: a cycle
             frames.clear()
-        for address, root in self._in_libraries.items():
+        for address, root in self._library_roots.items():
             self.roots.setdefault(address, [root])
 
     def _add_globals(self, address: int, name: str) -> None:
@@ -152,14 +152,14 @@ class RootTable:
         # module-level code and class bodies keep their variables in a dict
         if code.co_flags & inspect.CO_NEWLOCALS:
             for name, address, content, references in locals_of(frame):
-                # a cell is a variable's own place; where only its content is known, that is it
+                # its cell or value; a cell's content if only that is known
                 place = address or content
                 self.variables[place] += references
                 if not is_own and not name.startswith("."):
                     root = PathRoot(RootKind.LOCAL, label + name)
                     if is_foreign(code.co_filename):
-                        # many of them pass on the same; one is enough, the user's are better
-                        self._in_libraries.setdefault(place, root)
+                        # a library passes an object through many calls: one root is enough
+                        self._library_roots.setdefault(place, root)
                     else:
                         self._add_root(place, root)
 
@@ -171,18 +171,18 @@ class RootTable:
 
 
 def namespace_name(variables: Any) -> str:
-    """Return what the globals of a module or of executed code are called."""
+    """Return the module name in a dict of globals, ``<globals>`` if there is none."""
     name = dict.get(variables, "__name__") if type(variables) is dict else None
     return name if type(name) is str else "<globals>"
 
 
 def is_own_name(name: Any) -> bool:
-    """Tell whether a module belongs to the profiler."""
+    """Return whether a module name is of the profiler."""
     return type(name) is str and (name == _PACKAGE or name.startswith(_PACKAGE + "."))
 
 
 def is_own(holder: Any) -> bool:
-    """Tell whether an object belongs to the profiler, by its type or its code."""
+    """Return whether an object is of the profiler, by its type or its code."""
     kind = type(holder)
     if kind is FunctionType:
         return is_own_name(holder.__module__)
@@ -194,7 +194,7 @@ def is_own(holder: Any) -> bool:
 
 
 def is_own_type(kind: type) -> bool:
-    """Tell whether a class belongs to the profiler."""
+    """Return whether a class is of the profiler."""
     try:
         return is_own_name(module_of_type(kind))
     except AttributeError:
@@ -202,6 +202,6 @@ def is_own_type(kind: type) -> bool:
 
 
 def is_running(holder: Any) -> bool:
-    """Tell whether a generator runs: then its variables are those of a running function."""
+    """Return whether it is a running generator: its variables are in the root table."""
     names = suspension(type(holder))
     return names is not None and bool(getattr(holder, names.running))

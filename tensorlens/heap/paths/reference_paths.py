@@ -1,4 +1,4 @@
-"""The paths from a root to an object, which of them are worth telling, and their text."""
+"""Choose among the paths from roots to an object, and write them as text."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from dataclasses import dataclass, field, replace
 from tensorlens.heap import reference_names
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
-from tensorlens.heap.paths.nodes import (
-    NAMESPACES,
-    NodePath,
-    PathNode,
-    PathRoot,
-    RootKind,
-)
+from tensorlens.heap.paths.nodes import NAMESPACES, NodePath, PathNode, PathRoot, RootKind
 from tensorlens.heap.paths.reference_text import next_step
 from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.interpreter import paused_collector
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference, ReferencePath
 
-_DEPTH = 20
-"""References of a path, at most."""
-_MOST = 5
+_MAX_REFERENCES = 20
+"""References on a path, at most."""
+_MAX_PATHS = 5
 """Paths to one object, at most."""
-_SPARE = 4
-"""How many times more paths are sought than asked for: some read the same."""
+_SEARCH_FACTOR = 4
+"""Paths to find for each path to return: some have the same text."""
 
 
 def reference_paths(
@@ -37,28 +31,28 @@ def reference_paths(
 
     Args:
         targets: some objects that the collector tracks, at most a few dozen.
-        skip: addresses of objects that do not count as holders: the caller's own containers. What
-            is an instance of the profiler's classes or belongs to its code never counts.
+        skip: addresses of objects that do not count as holders: the caller's own containers.
+            Instances of the profiler's classes and objects of its code never count.
 
-    Paths are different that differ in what they begin with, or in what directly holds the target.
-    The last reference is the one to the target; it adds no name of the target's own. A path that
-    could not be followed to its beginning ``is_cut``. An object without any path is garbage that
-    waits for the collector, see :func:`cycle`, or is held by the profiler alone.
+    Two paths are different if they have another root or another direct holder of the target. The
+    last reference is the one to the target and says nothing of the target itself. A path that
+    could not be followed to its root ``is_cut``. An object without any path is garbage that waits
+    for the collector, see :func:`cycle`, or is held by the profiler alone.
 
-    One call of some hundred milliseconds for a million objects. Nothing is kept or changed; the
-    collector stands still meanwhile.
+    A call takes some hundred milliseconds for a million objects. Nothing is kept or changed, and
+    the collector is paused meanwhile.
     """
-    with _searched(targets, skip, _MOST) as search:
-        return [_choose(target, _MOST) for target in search.targets]
+    with _run_search(targets, skip, _MAX_PATHS) as search:
+        return [_choose(target, _MAX_PATHS) for target in search.targets]
 
 
 def cycle(target: object) -> ReferencePath | None:
-    """Return the cycle that keeps what no root leads to: ``Node.parent -> dict['kids'] -> Node``.
+    """Return the cycle that keeps unreachable garbage: ``Node.parent -> dict['kids'] -> Node``.
 
-    It begins and ends with the same object, of which the last reference gives the type; the target
-    may only hang below it. None where something else holds the target or there is no cycle.
+    It begins and ends with the same object, whose type is the last reference. The target is in the
+    cycle or held by it. None if a root leads to the target or there is no cycle.
     """
-    with _searched([target], (), 1) as search:
+    with _run_search([target], (), 1) as search:
         node = search.targets[0]
         if any(several for several in paths(node)):
             return None
@@ -70,11 +64,12 @@ def cycle(target: object) -> ReferencePath | None:
 
 
 @contextlib.contextmanager
-def _searched(targets: Sequence[object], skip: Collection[int], most: int) -> Iterator[Search]:
+def _run_search(targets: Sequence[object], skip: Collection[int], most: int) -> Iterator[Search]:
+    wanted = most * _SEARCH_FACTOR
     with paused_collector():
-        search = Search(targets, skip, _DEPTH)
+        search = Search(targets, skip, _MAX_REFERENCES)
         try:
-            search.run(lambda target: count(target, most * _SPARE) >= most * _SPARE)
+            search.run(lambda target: count_known_paths(target, wanted) >= wanted)
             yield search
         finally:
             search.clear()
@@ -84,12 +79,12 @@ def _choose(target: PathNode, most: int) -> list[ReferencePath]:
     ranked = [
         (place, path.rank, path) for several in paths(target) for place, path in enumerate(several)
     ]
-    # every holder's shortest path comes before any holder's second
+    # the shortest path of each holder comes before the second of any
     ranked.sort(key=lambda each: (each[1][0], each[0], each[1]))
     chosen: list[ReferencePath] = []
     met: set[tuple[str | int, int] | str] = set()
-    for _, (doubt, _), path in ranked:
-        if doubt > 1 and chosen:
+    for _, (root_order, _), path in ranked:
+        if root_order > 1 and chosen:
             break
         text, beginning = write(path)
         keys: set[tuple[str | int, int] | str] = {(beginning, path.holder_address), str(text)}
@@ -128,8 +123,8 @@ def _paths_through(holder: PathNode, target: PathNode) -> Iterator[NodePath]:
         level = above
 
 
-def count(target: PathNode, most: int) -> int:
-    """Return how many paths from known roots there are, as soon as it is ``most``."""
+def count_known_paths(target: PathNode, most: int) -> int:
+    """Return the number of paths from known roots; stop counting at ``most``."""
     found = 0
     for several in paths(target):
         found += sum(not path.rank[0] for path in several)
@@ -158,10 +153,10 @@ def shortest_cycle(node: PathNode) -> tuple[PathNode, ...] | None:
 
 
 def write(path: NodePath) -> tuple[ReferencePath, str | int]:
-    """Return a path as text, and what it begins with: a name, or a function or cell's address."""
+    """Return a path as text, and a key of its beginning: a name or an address."""
     writer = _Writer(path.nodes)
     writer.begin(path.root)
-    writer.go_on()
+    writer.write_rest()
     is_cut = path.root.kind in (RootKind.UNSEEN, RootKind.CUT)
     return ReferencePath(tuple(writer.references), is_cut), writer.beginning
 
@@ -169,9 +164,9 @@ def write(path: NodePath) -> tuple[ReferencePath, str | int]:
 def write_cycle(circle: tuple[PathNode, ...]) -> ReferencePath:
     """Return a cycle as text."""
     writer = _Writer(circle)
-    writer.go_on()
+    writer.write_rest()
     name = inspection.kind_name(circle[0])
-    references = map(_plainly, writer.references)
+    references = map(_without_kind, writer.references)
     return ReferencePath((*references, Reference("cycle", name, name)))
 
 
@@ -182,15 +177,15 @@ class _Writer:
     beginning: str | int = 0
     place: int = 0
     is_bare: bool = True
-    """Whether nothing but names and functions came so far, which say no more than the next."""
+    """Whether all references so far may be dropped for one that names its own place."""
 
     def begin(self, root: PathRoot) -> None:
-        """Write what a path begins with."""
+        """Write the root."""
         first = self.nodes[0]
         if root.kind == RootKind.GLOBAL:
-            self._take(_global(root.name, self.nodes))
+            self._take(_global_step(root.name, self.nodes))
         elif root.kind == RootKind.CLASS:
-            self._take(_of_class(root.name, self.nodes))
+            self._take(_class_step(root.name, self.nodes))
         elif root.kind == RootKind.LOCAL:
             self._take(PathStep(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
         elif root.kind == RootKind.UNSEEN:
@@ -201,8 +196,8 @@ class _Writer:
         is_cell = root.kind == RootKind.LOCAL and _is_cell(first)
         self.beginning = first.address if is_cell else f"{name} {first.address}"
 
-    def go_on(self) -> None:
-        """Write the rest."""
+    def write_rest(self) -> None:
+        """Write the references after the root."""
         while self.place < len(self.nodes) - 1:
             before = self.references[-1] if self.references else None
             step = next_step(self.nodes[self.place :], before)
@@ -220,7 +215,7 @@ class _Writer:
         child = self.nodes[self.place]
         reference = replace(step.reference, type=inspection.kind_name(child))
         if inspection.is_of(child, BaseException):
-            kept = _plainly(reference).text
+            kept = _without_kind(reference).text
             text = kept if kept.startswith("__") else f"exception kept in {kept}"
             reference = replace(reference, kind="exception", text=text)
         self.references.append(reference)
@@ -230,12 +225,12 @@ def _is_cell(node: PathNode) -> bool:
     return node.items is None and reference_names.type_name(node.object) == "<cell>"
 
 
-def _plainly(reference: Reference) -> Reference:
-    """Return an attribute without saying that it is one."""
+def _without_kind(reference: Reference) -> Reference:
+    """Return a reference without its kind in parentheses."""
     return replace(reference, text=reference.text.removesuffix(f" ({reference.kind})"))
 
 
-def _global(module: str, nodes: tuple[PathNode, ...]) -> PathStep:
+def _global_step(module: str, nodes: tuple[PathNode, ...]) -> PathStep:
     if len(nodes) == 1:
         return PathStep(Reference("global", f"{module or '__main__'} (globals)"), 0)
     key = inspection.key_of(nodes[0], nodes[1])
@@ -243,7 +238,7 @@ def _global(module: str, nodes: tuple[PathNode, ...]) -> PathStep:
     return PathStep(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
 
 
-def _of_class(name: str, nodes: tuple[PathNode, ...]) -> PathStep:
+def _class_step(name: str, nodes: tuple[PathNode, ...]) -> PathStep:
     if len(nodes) < 2 or not inspection.is_of(nodes[0], dict):
         return PathStep(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
     key = inspection.key_of(nodes[0], nodes[1])

@@ -1,4 +1,4 @@
-"""Words for the reference from one object to the next, by what the first one is."""
+"""Text of the reference from one object of a path to the next, by the type of the first."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tensorlens.heap.paths.nodes import PathNode
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
 
-_Rule = Callable[[Sequence[PathNode]], PathStep | None]
+_StepRule = Callable[[Sequence[PathNode]], PathStep | None]
 
 _LRU: Any = functools._lru_cache_wrapper
 
-_WORDS = {
+_KINDS = {
     GeneratorType: "generator",
     CoroutineType: "coroutine",
     AsyncGeneratorType: "async generator",
@@ -39,16 +39,16 @@ _WORDS = {
 
 
 def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
-    """Return how the path goes on from the first of ``nodes``, and over how many of them."""
+    """Return the step from the first of ``nodes`` and the number of nodes it covers."""
     holder = nodes[0]
     if holder.items is not None:
         return _of_items(nodes) or PathStep(None)
-    rule = _RULES.get(id(type(holder.object)))
+    rule = _EXACT_RULES.get(id(type(holder.object)))
     if rule is not None:
         step = rule(nodes)
         if step is not None:
             return step
-    for kind, derived in _DERIVED:
+    for kind, derived in _BASE_RULES:
         if inspection.is_of(holder, kind):
             step = derived(nodes)
             if step is not None:
@@ -66,12 +66,8 @@ def _of_items(nodes: Sequence[PathNode]) -> PathStep | None:
     if place is None and holder.items is None:
         return None
     text = f"{inspection.kind_name(holder)}[{'…' if place is None else place}]"
-    length, limit, spare = (
-        inspection.length(holder),
-        inspection.limit(holder),
-        inspection.spare(holder, child),
-    )
-    return PathStep(Reference("item", text, "", length, limit, spare))
+    length, limit = inspection.length(holder), inspection.limit(holder)
+    return PathStep(Reference("item", text, "", length, limit, inspection.spare(holder, child)))
 
 
 def _of_dict(nodes: Sequence[PathNode]) -> PathStep | None:
@@ -93,7 +89,7 @@ def _of_set(nodes: Sequence[PathNode]) -> PathStep:
 
 
 def _of_function(nodes: Sequence[PathNode]) -> PathStep | None:
-    """Return what of a function refers to the next: a closure, a default, an attribute."""
+    """Return the step through a function's closure, default or attribute."""
     function, child = nodes[0].object, nodes[1]
     name = inspection.short_name(function.__qualname__)
     if child.items is not None and len(nodes) > 2:
@@ -125,7 +121,7 @@ def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
     holder = nodes[0].object
     kind = type(holder)
     frame = getattr(holder, SUSPENDED[kind].frame)
-    word = _WORDS[kind]
+    word = _KINDS[kind]
     name = f"{inspection.short_name(holder.__qualname__)}()"
     if type(frame) is not FrameType:
         return PathStep(Reference(word, f"{name} ({word})"))
@@ -133,7 +129,7 @@ def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
 
 
 def _of_frame(nodes: Sequence[PathNode]) -> PathStep:
-    """Return which variable of a frame that a traceback keeps refers to the next."""
+    """Return the step through a variable of a frame that a traceback keeps."""
     if type(nodes[1].object) is FrameType:
         return PathStep(None)
     return _of_variables(nodes, nodes[0].object, "frame", "")
@@ -166,7 +162,7 @@ def _of_lru_cache(nodes: Sequence[PathNode]) -> PathStep | None:
     if any(held is vars(functools)["_CacheInfo"] for held in gc.get_referents(wrapper.object)):
         _, _, limit, size = _LRU.cache_info(wrapper.object)
     reference = Reference("cache", f"{name} (lru_cache, maxsize={limit})", "", size, limit)
-    # the cache itself is a dict of its own
+    # the wrapper keeps its results in a dict
     is_inside = type(child.object) is dict and len(nodes) > 2
     return PathStep(reference, 1 + is_inside, True)
 
@@ -188,52 +184,52 @@ def _of_simple_queue(nodes: Sequence[PathNode]) -> PathStep:
 
 
 def _of_queue(nodes: Sequence[PathNode]) -> PathStep | None:
-    """Return the item of a queue, which is an instance with a deque, a list or a heap."""
-    taken = 1 + inspection.is_dict_of(nodes[0], nodes[1])
-    if len(nodes) <= taken + 1:
+    """Return the step to an item of a queue, whose ``queue`` is a deque or a list."""
+    covered = 1 + inspection.is_dict_of(nodes[0], nodes[1])
+    if len(nodes) <= covered + 1:
         return None
     attributes = inspection.attributes_of(nodes[0])
-    items = nodes[taken]
+    items = nodes[covered]
     if inspection.entry(attributes, "queue") is not items.object:
         return None
-    place = inspection.index_of(items, nodes[taken + 1])
+    place = inspection.index_of(items, nodes[covered + 1])
     limit = inspection.entry(attributes, "maxsize")
     limit = limit if type(limit) is int and limit > 0 else None
     text = f"{inspection.owner_name(nodes[0])}[{'…' if place is None else place}]"
-    return PathStep(Reference("queue", text, "", inspection.length(items), limit), taken + 1)
+    return PathStep(Reference("queue", text, "", inspection.length(items), limit), covered + 1)
 
 
 def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
     holder, child = nodes[:2]
     owner = inspection.owner_name(holder)
-    taken = 1
+    covered = 1
     if inspection.is_dict_of(holder, child):
         if len(nodes) == 2:
             return PathStep(Reference("attribute", f"{owner}.__dict__ (attribute)"))
         key = inspection.key_of(child, nodes[2])
         name = key if type(key) is str else f"[{key_text(key)}]" if inspection.has_key(key) else "?"
-        taken = 2
+        covered = 2
     else:
         name = inspection.attribute_of(holder, child)
-    rest = nodes[taken:]
+    rest = nodes[covered:]
     if len(rest) > 1 and inspection.is_of(rest[0], dict):
         registered = _of_registry(name, owner, rest, before)
         if registered is not None:
-            return PathStep(registered, taken + 1)
+            return PathStep(registered, covered + 1)
     if inspection.is_of(holder, BaseException):
         if name == "__traceback__":
-            return PathStep(Reference("traceback", "traceback"), taken)
+            return PathStep(Reference("traceback", "traceback"), covered)
         if name in ("__cause__", "__context__"):
-            return PathStep(Reference("exception", name), taken)
+            return PathStep(Reference("exception", name), covered)
     if name == "<OrderedDict>" and _derives(holder, "TensorBase") and len(rest) > 1:
-        return PathStep(Reference("hook", f"{owner} hook"), taken + 1)
+        return PathStep(Reference("hook", f"{owner} hook"), covered + 1)
     if name.startswith("<") and _derives(holder, "TensorBase"):
         if "Backward" in name or name == "<AccumulateGrad>":
-            return PathStep(Reference("graph", "grad_fn"), taken)
+            return PathStep(Reference("graph", "grad_fn"), covered)
     if name.startswith("<"):
-        return PathStep(Reference("attribute", owner), taken)
+        return PathStep(Reference("attribute", owner), covered)
     kind = _kind(name, holder)
-    return PathStep(Reference(kind, f"{owner}.{name} ({kind})"), taken)
+    return PathStep(Reference(kind, f"{owner}.{name} ({kind})"), covered)
 
 
 def _of_registry(
@@ -250,7 +246,7 @@ def _of_registry(
 
 
 def _module_name(owner: str, before: Reference | None) -> str:
-    """Return a module by the name it has where it was last spoken of, else its type's."""
+    """Return a module's name in the reference before, else its type's."""
     if before is not None and before.kind in ("attribute", "global", "local", "class attribute"):
         name = before.text.removesuffix(f" ({before.kind})").rpartition(" ")[2]
         last = name.rpartition(".")[2]
@@ -270,7 +266,7 @@ def _derives(holder: PathNode, name: str) -> bool:
     return any(name_of_type(kind) == name for kind in mro(type(holder.object)))
 
 
-_RULES: dict[int, _Rule] = {
+_EXACT_RULES: dict[int, _StepRule] = {
     id(kind): rule
     for kind, rule in (
         (CellType, _transparent),
@@ -287,7 +283,7 @@ _RULES: dict[int, _Rule] = {
     )
 }
 
-_DERIVED: tuple[tuple[type, _Rule], ...] = (
+_BASE_RULES: tuple[tuple[type, _StepRule], ...] = (
     (queue.Queue, _of_queue),
     (list, _of_items),
     (tuple, _of_items),

@@ -23,61 +23,61 @@ from tensorlens.heap.paths.nodes import (
 )
 from tensorlens.heap.reference_names import class_text
 
-MOST_AT_ONCE = 100
-"""How many objects one question is about: a question takes longer the more it is about."""
+MAX_OBJECTS_PER_QUESTION = 100
+"""Objects in one question, at most: its time grows with their number."""
 
-MOST_ASKED = 500
-"""How many objects are asked about in all."""
+MAX_OBJECTS = 500
+"""Objects asked about in all, at most."""
 
-MOST_ANSWERS = 20_000
-"""How many holders of one answer are looked at."""
+MAX_HOLDERS_PER_ANSWER = 20_000
+"""Holders of one answer that are looked at, at most."""
 
-_ATOMIC = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
-"""Types of values that many objects share: nobody asks who holds them."""
+_ATOMIC_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
+"""Types of values that many objects share; their holders are not searched."""
 
-_MOST_TUPLES = 4
-"""How deep tuples in tuples are followed."""
+_MAX_TUPLE_DEPTH = 4
+"""Depth to which tuples in tuples are followed."""
 
 UNSEEN = "or a holder outside of Python"
-"""The end of both texts for a path that begins where Python cannot look."""
+"""End of both texts of an unseen root."""
 OUTSIDE = f"a loop or a call that runs, {UNSEEN}"
 UNREAD = f"a variable of a running function, {UNSEEN} (C++ or NumPy)"
 
 
 class Answer(NamedTuple):
-    """Who refers to the objects asked for."""
+    """Holders of the objects asked for."""
 
     holders: list[Any]
-    """All but tuples."""
+    """All except tuples."""
     addresses: list[int]
-    """Of the tuples."""
+    """Addresses of the tuples."""
     items: list[list[Any]]
     """Content of each tuple."""
 
 
 def ask(objects: list[Any], hops: int = 0) -> Answer:
-    """Return who refers to ``objects``, or to the tuples that do so over ``hops`` tuples.
+    """Return the holders of ``objects``, or of the tuples that lead to them over ``hops`` tuples.
 
-    What the collector does not track or was told to freeze is not found. No tuple is ever held: a
-    tuple is made in steps, and whoever makes it fails if someone else holds it when another thread
-    gets its turn in between. So each question is one call into C, and of tuples it brings home
-    their addresses and copies of their items.
+    Objects that the collector does not track, or that are frozen, are not found. No reference to
+    a tuple is ever kept: a tuple is made in steps, and its maker fails if another thread, running
+    in between, refers to it. So each question is one call into C, which returns the addresses of
+    tuples and copies of their items.
     """
-    # tells the tuples that a question is put with from others: since 3.13 they are found too
+    # marks the tuple of arguments, which is found too since 3.13
     mark = object()
     source: Iterator[Any] = chain.from_iterable(starmap(gc.get_referrers, [(mark, *objects)]))
     for _ in range(hops):
-        # of its own: the tuple is in the making while the question before is answered
+        # a new mark: this tuple is being made while the question before is answered
         mark = object()
-        # taken from the list, an iterator is gone before the collector could find it
+        # popped from the list, the iterator is gone before the collector can find it
         tuples = map([chain([mark], _tuples(source))].pop, (0,))
         source = chain.from_iterable(starmap(gc.get_referrers, map(tuple, tuples)))
     first, types, second = tee(source, 3)
     again, third = tee(_tuples(second))
-    # a tuple that is being made has empty places, which only the collector expects
+    # an unfinished tuple has empty slots: only the collector's functions may read it
     items, ends = tee(map(gc.get_referents, third))
     kept, kept_too = tee(map(is_not, map(itemgetter(-1), ends), repeat(mark)))
-    # nothing but the list may refer to them: at their ends they still hold what they passed on
+    # only the list may refer to the streams: an exhausted one still holds its last item
     streams: list[Iterator[Any]] = [
         compress(first, map(is_not, map(type, types), repeat(tuple))),
         compress(map(id, again), kept),
@@ -86,7 +86,7 @@ def ask(objects: list[Any], hops: int = 0) -> Answer:
     del source, first, types, second, third, again, items, ends, kept, kept_too
     holders, addresses, contents = map(list, map(streams.pop, (0, 0, 0)))
     for each in contents:
-        # the collector begins with the last
+        # get_referents() returns the last item first
         each.reverse()
     return Answer(holders, addresses, contents)
 
@@ -97,31 +97,29 @@ def _tuples(found: Iterator[Any]) -> Iterator[Any]:
 
 
 class Search:
-    """Holders of some objects, as far as they can be seen."""
+    """Search for the holders of some objects, as far as Python can see them."""
 
     def __init__(self, targets: Sequence[object], skip: Collection[int], depth: int) -> None:
-        counts = [*map(sys.getrefcount, targets)]
-        self.known = RootTable()
+        counts = [count - _CALL_REFERENCES for count in map(sys.getrefcount, targets)]
+        self.root_table = RootTable()
         self._depth = depth
         self._asked = 0
-        # alive as long as its references count
+        # kept alive: it is one of the references counted below
         self._given = targets
         self._skip = {*skip, id(targets)}
         self.nodes: dict[int, PathNode] = {}
         self.targets = [self._node(target) for target in targets]
-        self._counts = {
-            node.address: count - _COUNTED for node, count in zip(self.targets, counts, strict=True)
-        }
+        self._counts = dict(zip((node.address for node in self.targets), counts, strict=True))
 
     def run(self, is_enough: Callable[[PathNode], bool]) -> None:
-        """Ask on until enough is known of each target, or all of it."""
+        """Search until enough is known of each target or nothing is left to ask."""
         while frontier := self._frontier(is_enough):
             self._ask(frontier)
-        self._begin_given()
-        self._begin_unseen()
+        self._add_given_roots()
+        self._add_unseen_roots()
 
     def clear(self) -> None:
-        """Let go of all objects."""
+        """Drop all references to objects."""
         for node in self.nodes.values():
             node.object = node.items = None
             node.holders.clear()
@@ -132,13 +130,13 @@ class Search:
         node = self.nodes.get(id(found))
         if node is None:
             node = self.nodes[id(found)] = PathNode(id(found), found)
-            known = self.known.roots.get(id(found), ())
+            known = self.root_table.roots.get(id(found), ())
             if is_atomic(found):
                 pass
             elif is_subtype(type(found), type):
                 node.add_root(PathRoot(RootKind.CLASS, class_text(found)))
             else:
-                # what a variable calls them says less
+                # a variable's name says less than a module's
                 is_module = any(root.kind == RootKind.GLOBAL for root in known)
                 node.roots += [
                     root for root in known if root.kind == RootKind.GLOBAL or not is_module
@@ -149,7 +147,7 @@ class Search:
         node = self.nodes.get(address)
         if node is None:
             node = self.nodes[address] = PathNode(address, None, items, asked=True)
-            node.roots += self.known.roots.get(address, ())
+            node.roots += self.root_table.roots.get(address, ())
             self._skip.add(id(items))
         return node
 
@@ -160,7 +158,7 @@ class Search:
             waiting = [node for node in above if not node.asked and self._can_ask(node)]
             if waiting and not (target.asked and is_enough(target)):
                 found.update((node.address, node) for node in waiting)
-        left = min(MOST_AT_ONCE, MOST_ASKED - self._asked)
+        left = min(MAX_OBJECTS_PER_QUESTION, MAX_OBJECTS - self._asked)
         return sorted(found.values(), key=lambda node: node.distance)[: max(left, 0)]
 
     def _can_ask(self, node: PathNode) -> bool:
@@ -174,16 +172,16 @@ class Search:
         for node in frontier:
             node.asked = True
         wanted = {node.address: node for node in frontier}
-        for hops in range(_MOST_TUPLES):
+        for hops in range(_MAX_TUPLE_DEPTH):
             answer = ask(objects, hops)
-            if len(answer.holders) > MOST_ANSWERS:
+            if len(answer.holders) > MAX_HOLDERS_PER_ANSWER:
                 for node in wanted.values():
                     node.is_crowded = True
-            for holder in answer.holders[:MOST_ANSWERS]:
+            for holder in answer.holders[:MAX_HOLDERS_PER_ANSWER]:
                 if holder is not objects:
                     self._take(holder, wanted)
             wanted = self._take_tuples(answer, wanted)
-            # its lists would be found as holders
+            # else its lists would be found as holders
             del answer
             if not wanted:
                 break
@@ -200,7 +198,7 @@ class Search:
                 if is_new:
                     tuples[address] = holder
                 for child in hits:
-                    # the copy of the items refers to it too; a target was counted before
+                    # the copy of the items refers to it too, but targets were counted before
                     child.references += is_new and child.address not in self._counts
                     self._link(holder, child)
         return tuples
@@ -220,7 +218,7 @@ class Search:
             child.references += 1
         if id(holder) in self._skip:
             return
-        if id(holder) in self.known.own_globals or is_own(holder):
+        if id(holder) in self.root_table.own_globals or is_own(holder):
             for child in hits:
                 child.own = True
             return
@@ -237,10 +235,10 @@ class Search:
             holder.distance = child.distance + 1
         child.add_holder(holder)
 
-    def _begin_given(self) -> None:
-        """Let paths begin at what only the profiler holds: it was given that to watch."""
-        below, known = _children(self.nodes.values()), _reached(self.nodes.values())
-        variables = self.known.variables
+    def _add_given_roots(self) -> None:
+        """Add a root to each object that only the profiler holds, such as a step function."""
+        below, known = _children(self.nodes.values()), _reachable_addresses(self.nodes.values())
+        variables = self.root_table.variables
         left = [
             node
             for node in self.nodes.values()
@@ -257,9 +255,9 @@ class Search:
             else:
                 node.add_root(PathRoot(RootKind.GIVEN))
 
-    def _begin_unseen(self) -> None:
-        """Let paths begin at what nothing seen holds, though something does."""
-        known = _reached(self.nodes.values())
+    def _add_unseen_roots(self) -> None:
+        """Add a root to each unreached object: its holders were not searched or cannot be seen."""
+        known = _reachable_addresses(self.nodes.values())
         for node in self.nodes.values():
             is_target = node.address in self._counts
             if node.address in known and not is_target:
@@ -269,27 +267,27 @@ class Search:
             if not node.asked:
                 node.add_root(PathRoot(RootKind.CUT))
                 continue
-            if self._unseen(node) > 0:
-                text = OUTSIDE if self.known.reads_variables else UNREAD
+            if self._unseen_references(node) > 0:
+                text = OUTSIDE if self.root_table.reads_variables else UNREAD
                 node.add_root(PathRoot(RootKind.UNSEEN, text))
 
-    def _unseen(self, node: PathNode) -> int:
-        """Return how many references to an object have not been found."""
+    def _unseen_references(self, node: PathNode) -> int:
+        """Return the number of references to an object that have not been found."""
         if node.is_crowded:
             return 0
         if node.items is not None:
-            # only seen from afar; something holds it
-            is_held = node.holders or node.own or self.known.variables[node.address]
+            # its references cannot be counted, but something holds it
+            is_held = node.holders or node.own or self.root_table.variables[node.address]
             return 0 if is_held else 1
         count = self._counts.get(node.address)
         if count is None:
-            count = sys.getrefcount(node.object) - _HELD
-        return count - node.references - self.known.variables[node.address]
+            count = sys.getrefcount(node.object) - _NODE_REFERENCES
+        return count - node.references - self.root_table.variables[node.address]
 
 
 def is_atomic(found: Any) -> bool:
-    """Tell whether an object is a mere value, which many objects refer to."""
-    return any(type(found) is atomic for atomic in _ATOMIC)
+    """Return whether an object is a plain value, which many objects share."""
+    return any(type(found) is atomic for atomic in _ATOMIC_TYPES)
 
 
 def _children(nodes: Collection[PathNode]) -> dict[int, list[PathNode]]:
@@ -300,8 +298,8 @@ def _children(nodes: Collection[PathNode]) -> dict[int, list[PathNode]]:
     return below
 
 
-def _reached(nodes: Collection[PathNode]) -> set[int]:
-    """Return the addresses of what a path from a root leads to."""
+def _reachable_addresses(nodes: Collection[PathNode]) -> set[int]:
+    """Return the addresses of nodes on paths from roots."""
     below = _children(nodes)
     left = [node for node in nodes if node.roots]
     found = {node.address for node in left}
@@ -314,7 +312,7 @@ def _reached(nodes: Collection[PathNode]) -> set[int]:
 
 
 def ancestors(target: PathNode) -> Iterator[PathNode]:
-    """Yield an object and all that leads to it, the nearest first."""
+    """Yield an object and all its direct and indirect holders, the nearest first."""
     met = {target.address}
     level = [target]
     while level:
@@ -337,5 +335,5 @@ def _count_of_held() -> int:
     return sys.getrefcount(node.object)
 
 
-_COUNTED = _count_of_one()
-_HELD = _count_of_held()
+_CALL_REFERENCES = _count_of_one()
+_NODE_REFERENCES = _count_of_held()
