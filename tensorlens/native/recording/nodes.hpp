@@ -1,4 +1,4 @@
-// The stacks on which autograd nodes were made, and the names of operators and nodes.
+// Which node of autograd was made on which stack, and the names of operators and nodes.
 
 #pragma once
 
@@ -14,41 +14,43 @@ namespace {
 
 constexpr int32_t kNoStack = -1;
 
-// A node is identified by its thread and its sequence number there; an operator that may make nodes
-// reports the next number. The latest million are kept. Nodes of two threads may share a slot; the
-// later one replaces the earlier.
+// A node is known by the thread that made it and its sequence number there; an operator that may
+// make nodes says which number comes next. The latest million are kept: nodes of two threads may
+// share a place, which the later one has then.
 class Nodes {
  public:
-  static constexpr int kMaxNodesOfOperator = 64;
-  static constexpr int kBits = 20;
+  // of one operator, so many nodes at most
+  static constexpr int kMostAtOnce = 64;
+  static constexpr int kBits = 20, kPartBits = 14;
 
   void made(uint64_t thread, int64_t number, int32_t stack) {
     if (stack == kNoStack) {
       return;
     }
     const Holding holding(lock);
-    if (slots_ == nullptr) {
-      void* const mapped =
-          mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (mapped == MAP_FAILED) {
+    const size_t place = place_of(thread, number);
+    Made*& part = parts_[place >> kPartBits];
+    if (part == nullptr) {
+      void* const taken =
+          mmap(nullptr, kPartBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (taken == MAP_FAILED) {
         return;
       }
-      slots_ = static_cast<Made*>(mapped);
+      part = static_cast<Made*>(taken);
     }
-    slots_[slot_of(thread, number)] = Made{thread, number, stack + 1};
+    part[place & kInPart] = Made{thread, number, stack + 1};
   }
 
   int32_t find(uint64_t thread, int64_t number) {
     const Holding holding(lock);
-    if (slots_ == nullptr) {
-      return kNoStack;
-    }
-    for (int64_t earlier = number; earlier >= 0 && number - earlier < kMaxNodesOfOperator; --earlier) {
-      const Made& made = slots_[slot_of(thread, earlier)];
-      if (made.stack == 0) {
+    for (int64_t earlier = number; earlier >= 0 && number - earlier < kMostAtOnce; --earlier) {
+      const size_t place = place_of(thread, earlier);
+      const Made* part = parts_[place >> kPartBits];
+      if (part == nullptr || part[place & kInPart].stack == 0) {
         continue;
       }
-      // the node looked for may have been replaced: nodes before it are of another operator
+      const Made& made = part[place & kInPart];
+      // whose place a later one has may be what is looked for: the operator before it made others
       if (made.thread != thread || made.number > earlier) {
         return kNoStack;
       }
@@ -61,9 +63,11 @@ class Nodes {
 
   void clear() {
     const Holding holding(lock);
-    if (slots_ != nullptr) {
-      munmap(slots_, kBytes);
-      slots_ = nullptr;
+    for (Made*& part : parts_) {
+      if (part != nullptr) {
+        munmap(part, kPartBytes);
+        part = nullptr;
+      }
     }
   }
 
@@ -73,28 +77,29 @@ class Nodes {
   struct Made {
     uint64_t thread;
     int64_t number;
-    int32_t stack;  // 1 + its number; 0: empty slot
+    int32_t stack;  // 1 + its number, 0 where there is none
   };
 
-  static size_t slot_of(uint64_t thread, int64_t number) {
+  static size_t place_of(uint64_t thread, int64_t number) {
     // numbers of one thread follow each other
     const uint64_t begin = (thread * 0x9E3779B97F4A7C15ull) >> (64 - kBits);
     return (begin + static_cast<uint64_t>(number)) & ((1u << kBits) - 1);
   }
 
-  static constexpr size_t kBytes = (size_t{1} << kBits) * sizeof(Made);
-  // 24 MiB, whose pages take memory when written; unmapped as a whole: malloc would keep them
-  Made* slots_ = nullptr;
+  static constexpr size_t kInPart = (size_t{1} << kPartBits) - 1;
+  static constexpr size_t kPartBytes = (size_t{1} << kPartBits) * sizeof(Made);
+  // taken as nodes come to lie in them, and given back whole: malloc would keep them
+  Made* parts_[size_t{1} << (kBits - kPartBits)] = {};
 };
 
 Nodes& g_nodes = *new Nodes;
 
-// Names of operators and nodes, kept by content: their texts are freed elsewhere.
+// Names of operators and nodes. Their texts come and go, so they are kept by content.
 class OpNames : public Texts<std::string> {
  public:
   using Texts::number;
 
-  // Cached by the address of the text.
+  // Of a text at the same place it was found before.
   int32_t number(const char* name) {
     Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
     const Holding holding(lock);
