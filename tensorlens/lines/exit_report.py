@@ -22,7 +22,7 @@ from tensorlens.lines.report import Ending
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
-_FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+_FATAL_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 """Signals from outside whose default action ends the process."""
 _USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
 """Left alone under SLURM: Lightning handles them to requeue a job, unless somebody else does."""
@@ -55,7 +55,7 @@ class ExitReport:
         atexit.register(self._run)
         multiprocessing.util.register_after_fork(self, ExitReport._report_from_worker)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+            os.register_at_fork(after_in_child=self._reset)
         self._report_before_exit()
         if not is_worker and threading.current_thread() is threading.main_thread():
             for number in _fatal_signals():
@@ -77,13 +77,13 @@ class ExitReport:
 
         os._exit = exit_after_report
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._done = False
 
     def _report_from_worker(self) -> None:
         # a worker ends by os._exit after multiprocessing's finalizers; signals end it at once
         multiprocessing.util.Finalize(None, self._run, exitpriority=100)
-        for number in (getattr(signal, name, None) for name in _FATAL):
+        for number in (getattr(signal, name, None) for name in _FATAL_SIGNALS):
             if number is not None and signal.getsignal(number) == self._on_fatal:
                 signal.signal(number, signal.SIG_DFL)
 
@@ -95,10 +95,11 @@ class ExitReport:
             error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
             interrupted = isinstance(error, KeyboardInterrupt)
             if error is not None:
-                self._end("SIGINT" if interrupted else type(error).__name__, _frames_of(error))
+                cause = "SIGINT" if interrupted else type(error).__name__
+                self._note_ending(cause, _frames_of(error))
             try:
                 with _deferred_interrupt() as interrupts:
-                    self._report(self._process())
+                    self._report(self._child_name())
                 interrupted = interrupted or bool(interrupts)
             except (Exception, KeyboardInterrupt) as error:
                 interrupted = interrupted or isinstance(error, KeyboardInterrupt)
@@ -110,11 +111,11 @@ class ExitReport:
             if interrupted:
                 _die_by_sigint()
 
-    def _process(self) -> str | None:
-        worker = multiprocessing.parent_process() is not None
-        if os.getpid() == self._installed_in and not worker:
+    def _child_name(self) -> str | None:
+        is_worker = multiprocessing.parent_process() is not None
+        if os.getpid() == self._installed_in and not is_worker:
             return None
-        name = f" ({multiprocessing.current_process().name})" if worker else ""
+        name = f" ({multiprocessing.current_process().name})" if is_worker else ""
         return f"process {os.getpid()}{name}"
 
     def _on_fatal(self, number: int, frame: FrameType | None) -> None:
@@ -123,15 +124,15 @@ class ExitReport:
             return
         # walk_stack(None) would walk our own stack
         callers = () if frame is None else traceback.walk_stack(frame)
-        self._end(signal.Signals(number).name, callers)
+        self._note_ending(signal.Signals(number).name, callers)
         try:
             self._run()
         finally:
             _die_by(number)
 
-    def _end(self, cause: str, frames: Iterable[tuple[FrameType, int]]) -> None:
+    def _note_ending(self, cause: str, frames: Iterable[tuple[FrameType, int]]) -> None:
         """Set :attr:`ending` to a cause and the innermost line of the user's code in ``frames``."""
-        if self.ending is not None or self._process() is not None:
+        if self.ending is not None or self._child_name() is not None:
             return
         self.ending = Ending(cause, None)
         with suppress(Exception):
@@ -141,7 +142,7 @@ class ExitReport:
 
 
 def _fatal_signals() -> list[int]:
-    names = [each for each in _FATAL if hasattr(signal, each)]
+    names = [each for each in _FATAL_SIGNALS if hasattr(signal, each)]
     if "SLURM_JOB_ID" in os.environ:
         names = [each for each in names if each not in _USER_SIGNALS]
     caught = _caught_signals()

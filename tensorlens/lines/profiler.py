@@ -116,13 +116,13 @@ class LineProfiler(WrappingMixin):
     def enable_by_count(self) -> None:
         """Switch on in the calling thread; calls nest."""
         self._switch.on()
-        held = False
+        enabled = False
         try:
             with guarded("nothing is profiled"):
                 self._engine.enable_for_block()
-                held = True
+                enabled = True
         finally:
-            if not held:
+            if not enabled:
                 self._switch.off()
 
     def disable_by_count(self) -> None:
@@ -253,12 +253,12 @@ class WatchingSwitch(Switch):
     def remove(self, account: Account) -> bool:
         """Stop watching ``account``; return whether it was watched by this switch."""
         with self._engine.lock:
-            mine = [each for each in self._functions if each[0] is account]
-            for each in mine:
+            watched = [each for each in self._functions if each[0] is account]
+            for each in watched:
                 self._functions.remove(each)
                 if self.count:
                     self._engine.unwatch(*each)
-        return bool(mine)
+        return bool(watched)
 
     def on(self) -> None:
         """Switch on; calls nest."""

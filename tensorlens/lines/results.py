@@ -95,7 +95,7 @@ class _TableMaker:
     slots: Sequence[tuple[int, Counter]]
     devices: Sequence[str] | None
     recorded: BackwardLines | None
-    is_cut: bool
+    ended_early: bool
     """Whether the program ended early: the last hit may belong to an unfinished step."""
 
     def tables_for(self, function: ProfiledFunction) -> Iterator[FunctionLines]:
@@ -164,14 +164,15 @@ class _TableMaker:
         another one in a loop. A line with unknown callers that ran several times in each of
         several calls counts as 0 then: 12 layers of an unfinished step hold the bytes of 11 hits.
         """
-        cell, is_cut = stats.cells[slot], self.is_cut
+        cell, ended_early = stats.cells[slot], self.ended_early
         others = [*account.lines.values()]
-        counts = not is_cut or (stats.hits == 1 and any(each.hits > 1 for each in others))
-        grown = max(0, min(cell.net, cell.survived + (max(0, cell.last_net) if counts else 0)))
+        last_counts = not ended_early or (stats.hits == 1 and any(each.hits > 1 for each in others))
+        last = max(0, cell.last_net) if last_counts else 0
+        growth = max(0, min(cell.net, cell.survived + last))
         bound = self._bound(account, slot, seen)
         if bound is not None:
-            return min(grown, bound)
-        return 0 if is_cut and stats.hits > account.calls > 1 else grown
+            return min(growth, bound)
+        return 0 if ended_early and stats.hits > account.calls > 1 else growth
 
     def _bound(self, account: Account, slot: int, seen: tuple[Account, ...]) -> int | None:
         """Return the most that the callers of a function can have left for good.
@@ -186,7 +187,7 @@ class _TableMaker:
             stats = None if caller is None else caller[0].lines.get(caller[1])
             if caller is not None and stats is not None and slot < len(stats.cells):
                 total += self._growth(caller[0], stats, slot, (*seen, account))
-            elif caller is None or not self.is_cut:
+            elif caller is None or not self.ended_early:
                 return None
         return total
 
@@ -288,7 +289,7 @@ _NOTHING = NodeFigures(0, 0, 0, 0, 0, 0)
 
 
 def _node_memory(
-    forward: NodeFigures, grown: int, backward: NodeFigures | None = None
+    forward: NodeFigures, growth: int, backward: NodeFigures | None = None
 ) -> LineMemory:
     return LineMemory(
         allocated=forward.allocated,
@@ -298,5 +299,5 @@ def _node_memory(
         net_max=forward.net_max,
         net_first=forward.net_first,
         backward=None if backward is None else backward.allocated,
-        growth=max(0, min(forward.net, grown)),
+        growth=max(0, min(forward.net, growth)),
     )

@@ -52,16 +52,16 @@ COLUMNS = (
 TITLE = "memory per line"
 
 
-def blocks(found: LineReport, view: View) -> Sequence[Block]:
+def blocks(report: LineReport, view: View) -> Sequence[Block]:
     """Return the peak, the lines to look at first, and a table for each function by its peak."""
-    functions = layouts(found)
-    several = len(devices_of(found)) > 1
+    functions = layouts(report)
+    several = len(devices_of(report)) > 1
     run = by_peak(each for each in functions if each.body and not each.is_of_graphs)
     traced = by_peak(each for each in functions if each.body and each.is_of_graphs)
     uncalled = (each for each in functions if not each.body)
     never = tuple(Section((), each.title, asides=(each.place, *each.remarks)) for each in uncalled)
     main = overview(run)
-    shown: list[Block] = [_header(found, functions, main)]
+    shown: list[Block] = [_header(report, functions, main)]
     if run:
         columns = function_columns(run, several=several)
         shown += function_tables(run, main, columns, "code", view)
@@ -74,8 +74,8 @@ def blocks(found: LineReport, view: View) -> Sequence[Block]:
     return [*shown, Section(never)]
 
 
-def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overview) -> Section:
-    sources = device_sources((each.name, each.source, each.precision) for each in found.devices)
+def _header(report: LineReport, functions: Sequence[FunctionLayout], main: Overview) -> Section:
+    sources = device_sources((each.name, each.source, each.precision) for each in report.devices)
     devices = [Named(*each) for each in sources]
     peaks = tuple(
         Fact(
@@ -85,16 +85,16 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
         )
         for number, each in enumerate(main.peaks)
     )
-    parts = tuple(part for each in main.peaks for part in _peak_parts(each, found))
+    parts = tuple(part for each in main.peaks for part in _peak_parts(each, report))
     facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
-    title = "Memory per line" + (f": {ending_text(found.ending)}" if found.ending else "")
+    title = "Memory per line" + (f": {ending_text(report.ending)}" if report.ending else "")
     nothing = () if functions else (Note("no function was profiled"),)
     return Section(
         (
-            Heading(title, found.provenance, found.process),
+            Heading(title, report.provenance, report.process),
             facts,
-            *((Note(_EARLY_END, label="note"),) if found.ending else ()),
-            *(Note(note, label="note") for note in found.notes),
+            *((Note(_EARLY_END, label="note"),) if report.ending else ()),
+            *(Note(note, label="note") for note in report.notes),
             *nothing,
         )
     )
@@ -106,7 +106,7 @@ def ending_text(ending: Ending) -> str:
     return f"{ending.cause} ended the program{where}"
 
 
-def _peak_parts(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
+def _peak_parts(peak: LineFigures, report: LineReport) -> Iterator[Fact]:
     """Yield the parts of a backward pass's peak: its own bytes, the lines that left most, the rest.
 
     Other lines may have freed some of the bytes counted here: then there is no rest.
@@ -117,7 +117,7 @@ def _peak_parts(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
         return
     lines = {
         (function.filename, line.lineno): (function.qualname, line.source.strip())
-        for function in found.functions
+        for function in report.functions
         for line in function.lines
     }
     yield Fact("of this", f"{size(memory.rise)} taken by the backward pass: gradients, scratch")

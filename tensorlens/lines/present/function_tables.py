@@ -69,27 +69,27 @@ _ALWAYS_SHOWN = ("Line", "Hits", "Time", "Device")
 
 def function_tables(
     functions: Sequence[FunctionLayout],
-    found: Overview,
+    overview: Overview,
     columns: Sequence[Column],
     name: str,
     view: View,
 ) -> Iterator[Block]:
     """Yield the key, the lines to look at first, and the tables of comparable functions."""
-    drawn = _Drawing(found, _BarScales.of_functions(functions))
-    keys = tuple(_keys(functions, found))
+    drawing = _Drawing(overview, _BarScales.of_functions(functions))
+    keys = tuple(_legend_keys(functions, overview))
     first: list[Block] = [Legend(keys)] if keys else []
     if name == "code" and any(entry.memory.net for each in functions for entry in each.entries):
         first.append(Paragraph(_NET))
-    if found.places:
-        first.append(_places(drawn, columns))
+    if overview.places:
+        first.append(_lines_first(drawing, columns))
     if first:
         yield Section(tuple(first))
-    folded = [each for each in functions if found.is_folded(each)]
+    folded = [each for each in functions if overview.is_folded(each)]
     # a text lists folded functions by name only, if there are many functions
     is_short = view.top is not None and len(functions) > FEW_FUNCTIONS
     for each in functions:
-        section = _function(each, columns, name, drawn)
-        section = replace(section, is_folded=found.is_folded(each))
+        section = _function(each, columns, name, drawing)
+        section = replace(section, is_folded=overview.is_folded(each))
         yield (
             Only(HTML_MEDIA, partial(list, [section]))
             if is_short and section.is_folded
@@ -99,13 +99,13 @@ def function_tables(
         yield Only(("text",), lambda: [_folded_functions(folded)])
 
 
-def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
+def _lines_first(drawing: _Drawing, columns: Sequence[Column]) -> Table:
     """Return the table of lines to look at first."""
     titles = [title for title in _OVERVIEW_COLUMNS if any(each.title == title for each in columns)]
     has_source = any(each.title == "Source" for each in columns)
     rows = []
-    for each in drawn.overview.places:
-        cells = drawn.figures(each.entry)
+    for each in drawing.overview.places:
+        cells = drawing.figures(each.entry)
         figures = tuple(cells[title] for title in titles)
         source = (each.row.source.strip(),) if has_source else ()
         rows.append(blocks.Row((*figures, each.place, each.qualname, *source)))
@@ -178,9 +178,9 @@ def about_graphs(columns: Sequence[Column]) -> Section:
 
 
 def _function(
-    function: FunctionLayout, columns: Sequence[Column], name: str, drawn: _Drawing
+    function: FunctionLayout, columns: Sequence[Column], name: str, drawing: _Drawing
 ) -> Section:
-    rows = (row for each in function.body for row in _rows(each, columns, drawn))
+    rows = (row for each in function.body for row in _rows(each, columns, drawing))
     failures = (
         Note(
             f"line {row.line.lineno} raised {' '.join((row.line.raised or '').split())}",
@@ -202,7 +202,7 @@ def _function(
 
 
 def _rows(
-    row: ShownLine | Fold, columns: Sequence[Column], drawn: _Drawing
+    row: ShownLine | Fold, columns: Sequence[Column], drawing: _Drawing
 ) -> Iterator[blocks.Row | blocks.Fold]:
     if isinstance(row, Fold):
         sources = (
@@ -223,7 +223,7 @@ def _rows(
     for number, entry in enumerate(row.entries or (None,)):
         cells = own if number == 0 else {}
         if entry is not None:
-            cells = {**cells, **drawn.figures(entry)}
+            cells = {**cells, **drawing.figures(entry)}
         yield blocks.Row(
             tuple(cells.get(each.title, "") for each in columns),
             state="failed" if raised else "" if line.hits else "idle",
@@ -235,11 +235,11 @@ def _peak(function: FunctionLayout) -> tuple[str, ...]:
     return (f"peak {size(highest_peak)}",) if highest_peak else ()
 
 
-def _keys(functions: Sequence[FunctionLayout], found: Overview) -> Iterator[Key]:
+def _legend_keys(functions: Sequence[FunctionLayout], overview: Overview) -> Iterator[Key]:
     """Yield the keys of the marks and colours in use."""
-    if found.peaks:
+    if overview.peaks:
         yield Key("highest peak", "peak", "var(--tl-peak-top)")
-    if found.growths:
+    if overview.growths:
         yield Key("most that stayed", "growth", "var(--tl-growth-top)")
     if any((entry.memory.net or 0) < 0 for each in functions for entry in each.entries):
         yield Key("released", swatch="var(--tl-release)")

@@ -22,9 +22,9 @@ GRAPH_COLUMNS = {
 }
 """Meaning of the columns in tables of graphs."""
 
-_FOLD_FROM = 5
-_FOLD_KEEPS = 1
-_LONG = 100
+_LONGEST_UNFOLDED = 5
+_FOLD_MARGIN = 1
+_LONG_TABLE = 100
 """Tables with more rows also fold lines that ran and changed nothing."""
 _LEVEL = ("allocated", "peak", "reserved")
 _NET = ("net", "net_max", "net_first")
@@ -140,9 +140,9 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
     else:
         body, remarks = _body(function, devices_of(report))
         if function.execution == "lines":
-            remarks += _unknown(body, report) + _unrecorded(function, report)
+            remarks += _unknown_remarks(body, report) + _unrecorded_remarks(function, report)
         else:
-            remarks += _graphs_as_a_whole(function)
+            remarks += _graph_remarks(function)
         remarks += [f"note: {note}"] if note else []
     times = "call" if function.calls == 1 else "calls"
     return FunctionLayout(
@@ -172,7 +172,7 @@ def _body(
     active = [
         name
         for name, lines in used.items()
-        if any(_changed(memory) and not _is_unknown(memory) for memory in lines.values())
+        if any(_may_have_changed(memory) and not _is_unknown(memory) for memory in lines.values())
     ]
     # the level of an only device is shown even if nothing changes
     shown = list(used) if len(devices) == 1 else active
@@ -181,7 +181,7 @@ def _body(
     for line, source in zip(function.lines, sources, strict=True):
         here = [name for name in shown if name in line.memory]
         if len(active) > 1:
-            here = [name for name in here if _changed(line.memory[name])]
+            here = [name for name in here if _may_have_changed(line.memory[name])]
         rows.append(ShownLine(line, source, _entries(line, here)))
     if not any(sources):
         # without source, lines that never ran are left out
@@ -191,13 +191,13 @@ def _body(
 
 
 def _entries(line: Line, names: list[str]) -> tuple[Entry, ...]:
-    alike: dict[tuple[str, LineMemory], list[str]] = {}
+    groups: dict[tuple[str, LineMemory], list[str]] = {}
     for name in names:
-        alike.setdefault((name.partition(":")[0], line.memory[name]), []).append(name)
-    return tuple(Entry(tuple(devices), memory) for (_, memory), devices in alike.items())
+        groups.setdefault((name.partition(":")[0], line.memory[name]), []).append(name)
+    return tuple(Entry(tuple(devices), memory) for (_, memory), devices in groups.items())
 
 
-def _changed(memory: LineMemory) -> bool:
+def _may_have_changed(memory: LineMemory) -> bool:
     """Return whether the line may have changed the device; unknown figures may hide a change."""
     figures = (memory.net, memory.net_max, memory.net_first, memory.peak, memory.allocated)
     moved = None in figures or any(figures[:3]) or memory.peak != memory.allocated
@@ -211,16 +211,16 @@ def _is_unknown(memory: LineMemory) -> bool:
 def _folded(rows: list[ShownLine]) -> tuple[ShownLine | Fold, ...]:
     body: list[ShownLine | Fold] = []
     start = 0
-    is_long = len(rows) > _LONG
+    is_long = len(rows) > _LONG_TABLE
     while start < len(rows):
         end = start
         while end < len(rows) and _is_idle(rows[end], is_long):
             end += 1
         run = rows[start:end]
-        if len(run) > _FOLD_FROM:
-            body += run[:_FOLD_KEEPS]
-            body.append(Fold(tuple(run[_FOLD_KEEPS:-_FOLD_KEEPS])))
-            body += run[-_FOLD_KEEPS:]
+        if len(run) > _LONGEST_UNFOLDED:
+            body += run[:_FOLD_MARGIN]
+            body.append(Fold(tuple(run[_FOLD_MARGIN:-_FOLD_MARGIN])))
+            body += run[-_FOLD_MARGIN:]
         else:
             body += run
         body += rows[end : end + 1]
@@ -233,22 +233,22 @@ def _is_idle(row: ShownLine, is_long: bool) -> bool:
     if row.line.raised is not None:
         return False
     ran = bool(row.line.hits)
-    changed = any(_changed(memory) for memory in row.line.memory.values())
+    changed = any(_may_have_changed(memory) for memory in row.line.memory.values())
     return not ran or (is_long and bool(row.line.memory) and not changed)
 
 
 def _level_remarks(unchanged: Mapping[str, Mapping[int, LineMemory]]) -> list[str]:
     """Return one remark for each group of devices that stayed at the same level."""
-    alike: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, lines in unchanged.items():
         if not all(_is_unknown(memory) for memory in lines.values()):
-            levels = _span(memory.allocated for memory in lines.values())
-            reserved = _span(memory.reserved for memory in lines.values())
-            alike.setdefault(f"{levels} ({reserved} reserved)", []).append(name)
-    return [f"{device_names(names)}: unchanged at {text}" for text, names in alike.items()]
+            levels = _size_range(memory.allocated for memory in lines.values())
+            reserved = _size_range(memory.reserved for memory in lines.values())
+            groups.setdefault(f"{levels} ({reserved} reserved)", []).append(name)
+    return [f"{device_names(names)}: unchanged at {text}" for text, names in groups.items()]
 
 
-def _graphs_as_a_whole(function: FunctionLines) -> list[str]:
+def _graph_remarks(function: FunctionLines) -> list[str]:
     if function.execution == "XLA":
         return []
     return [
@@ -258,7 +258,7 @@ def _graphs_as_a_whole(function: FunctionLines) -> list[str]:
     ]
 
 
-def _span(counts: Iterable[int | None]) -> str:
+def _size_range(counts: Iterable[int | None]) -> str:
     known = [count for count in counts if count is not None]
     if not known:
         return size(None)
@@ -266,7 +266,7 @@ def _span(counts: Iterable[int | None]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
+def _unrecorded_remarks(function: FunctionLines, report: LineReport) -> list[str]:
     """Return a remark if the column of backward is blank in this table but not in others."""
     others = (each for each in report.functions if each.execution == "lines")
     if function.has_backward or not any(each.has_backward for each in others):
@@ -274,7 +274,7 @@ def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
     return ["Backward is blank: no recording saw these lines"]
 
 
-def _unknown(body: tuple[ShownLine | Fold, ...], report: LineReport) -> list[str]:
+def _unknown_remarks(body: tuple[ShownLine | Fold, ...], report: LineReport) -> list[str]:
     """Return why figures are ``n/a``, equal reasons together."""
     missing: dict[str, set[str]] = {}
     for row in body:
@@ -282,7 +282,7 @@ def _unknown(body: tuple[ShownLine | Fold, ...], report: LineReport) -> list[str
             absent = {field for field in (*_LEVEL, *_NET) if getattr(memory, field) is None}
             missing.setdefault(name, set()).update(absent)
     reasons = {device.name: device.missing for device in report.devices}
-    alike: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for name, absent in missing.items():
         by_reason: dict[str, list[str]] = {}
         for field in (*_LEVEL, *_NET):
@@ -290,8 +290,8 @@ def _unknown(body: tuple[ShownLine | Fold, ...], report: LineReport) -> list[str
                 reason = reasons.get(name, {}).get(field, "no reason was given")
                 by_reason.setdefault(printable(reason), []).append(field.replace("_", " "))
         for reason, fields in by_reason.items():
-            alike.setdefault((", ".join(fields), reason), []).append(name)
+            groups.setdefault((", ".join(fields), reason), []).append(name)
     return [
         f"n/a: {fields} of {device_names(names)}: {reason}"
-        for (fields, reason), names in alike.items()
+        for (fields, reason), names in groups.items()
     ]

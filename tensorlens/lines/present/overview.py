@@ -110,9 +110,9 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
         # ignore replaced scalars
         growths += [each for each in grown[:1] if each.growth > _LEAST_GROWTH * top]
         half = round(most * _SHARE_BY_PEAK)
-        taking = [e for at, e in enumerate(risen) if not at or _rise(e) > _LEAST_RISE * top]
-        chosen: list[LineFigures] = taking[:half]
-        for each in (*grown, *taking[half:]):
+        by_rise = [e for at, e in enumerate(risen) if not at or _rise(e) > _LEAST_RISE * top]
+        chosen: list[LineFigures] = by_rise[:half]
+        for each in (*grown, *by_rise[half:]):
             if len(chosen) < most and all(each.entry is not one.entry for one in chosen):
                 chosen.append(each)
         places += sorted(chosen, key=lambda each: -each.peak)
@@ -153,8 +153,8 @@ def _without_callers(places: Sequence[LineFigures]) -> Iterator[LineFigures]:
         if each.peak and _rise(each) > 0:
             spans.setdefault(each.peak, []).append((_caller_key(each), each.function))
     for each in places:
-        alike = spans.get(each.peak, ())
-        if not any(span < _caller_key(each) and by is not each.function for span, by in alike):
+        same_peak = spans.get(each.peak, ())
+        if not any(span < _caller_key(each) and by is not each.function for span, by in same_peak):
             yield each
 
 

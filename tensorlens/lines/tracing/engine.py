@@ -61,7 +61,7 @@ class ThreadState:
         self.renew()
 
     def renew(self) -> None:
-        """Make a new reader, after the counters were exchanged."""
+        """Make a new reader, after the counters were is_incompatible."""
         self.read = self.counters.reader()
         self.generation = self.counters.generation
 
@@ -189,12 +189,12 @@ class Engine:
         is_open = any(ident >= 0 for ident in list(self.busy))
         if is_open or (reported and any(account.lines for account in reported)):
             return
-        exchanged = self.counters.refresh()
+        is_incompatible = self.counters.refresh()
         if self._graphs_generation != self.counters.generation:
             self._graphs_generation = self.counters.generation
             for account in self.watched.all():
-                self._follow(account)
-        if exchanged:
+                self._follow_graphs(account)
+        if is_incompatible:
             for account in self.watched.all():
                 calls = account.calls
                 account.clear()
@@ -222,7 +222,7 @@ class Engine:
             if self.watched.knows(id(code)) is None:
                 self.tracer.source.watch(code)
             self.watched.add(account, code)
-            self._follow(account)
+            self._follow_graphs(account)
 
     def unwatch(self, account: Account, function: FunctionType | None = None) -> None:
         """Undo one :meth:`watch`."""
@@ -237,7 +237,7 @@ class Engine:
             if account.graphs is not None:
                 account.graphs.pause()
 
-    def _follow(self, account: Account) -> None:
+    def _follow_graphs(self, account: Account) -> None:
         try:
             for adapter in self.counters.adapters:
                 if account.graphs is None:
@@ -307,8 +307,8 @@ class Engine:
             activation.remove_account(account, error)
         else:
             activation.finish(error)
-            trouble = self.tracer.source.release(activation, frame)
-            account.failure = trouble or account.failure
+            problem = self.tracer.source.release(activation, frame)
+            account.failure = problem or account.failure
         self._unwatch(account, activation.code)
 
     def explain(self, error: BaseException | None) -> None:

@@ -28,7 +28,7 @@ from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.running_frames import RunningFrames
 from tensorlens.lines.tracing.tracer import EventSource, Hook, Tracer, original
 
-_NEVER_FALLS = frozenset(
+_NEVER_FALLS_THROUGH = frozenset(
     {"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}
     | {"JUMP_BACKWARD_NO_INTERRUPT"}
 )
@@ -273,28 +273,28 @@ def _guarded(items: Iterator[Any], handler: Label) -> Iterator[Any]:
             guard = TryBegin(handler, push_lasti=True, stack_depth=0)
             yield guard
         yield item
-        started = started or _starts(item)
+        started = started or _is_start(item)
     if guard is not None:
         yield TryEnd(guard)
 
 
-def _starts(item: Any) -> bool:
+def _is_start(item: Any) -> bool:
     return isinstance(item, Instr) and item.name == "RESUME" and item.arg == 0
 
 
 def _with_events(source: Bytecode, calls: _HookCalls) -> Iterator[Any]:
-    arrivals = _arrivals(source)
+    starts = _line_starts_of_jumps(source)
     before: Instr | None = None
     started = False
-    waiting: list[Any] = []  # labels and try borders since the last instruction
+    pending: list[Any] = []  # labels and try borders since the last instruction
     for item in source:
         if not isinstance(item, Instr):
-            waiting.append(item)
+            pending.append(item)
             continue
         if started and _can_hook(before, item):
-            yield from _entrance(before, waiting, item, arrivals, calls)
+            yield from _with_line_hook(before, pending, item, starts, calls)
         else:
-            yield from waiting
+            yield from pending
         if item.name == "RETURN_VALUE":
             yield from calls.event("return", item)
         elif item.name == "YIELD_VALUE":
@@ -305,8 +305,8 @@ def _with_events(source: Bytecode, calls: _HookCalls) -> Iterator[Any]:
         if item.name == "RESUME":
             yield from calls.event("resume" if started else "start", item)
             started = True
-        before, waiting = item, []
-    yield from waiting
+        before, pending = item, []
+    yield from pending
 
 
 def _decoy(send: Instr) -> list[Any]:
@@ -324,13 +324,13 @@ def _can_hook(before: Instr | None, item: Instr) -> bool:
     return _line_of(item) is not None and not joined
 
 
-_Arrivals = dict[Label, list[bool | None]]
+_LineStarts = dict[Label, list[bool | None]]
 """Label to whether each jump to it starts a line; None if known only at run time."""
 
 
-def _arrivals(source: Bytecode) -> _Arrivals:
+def _line_starts_of_jumps(source: Bytecode) -> _LineStarts:
     targets = _targets(source)
-    found: _Arrivals = {}
+    starts_by_label: _LineStarts = {}
     passed: set[Label] = set()
     for item in source:
         if isinstance(item, Label):
@@ -339,10 +339,10 @@ def _arrivals(source: Bytecode) -> _Arrivals:
             target = targets.get(item.arg)
             back = item.arg in passed and (target is None or target.name != "SEND")
             starts = back or _line_of(item) != (None if target is None else _line_of(target))
-            found.setdefault(item.arg, []).append(starts)
+            starts_by_label.setdefault(item.arg, []).append(starts)
         elif isinstance(item, TryBegin):
-            found.setdefault(item.target, []).append(None)
-    return found
+            starts_by_label.setdefault(item.target, []).append(None)
+    return starts_by_label
 
 
 def _targets(source: Bytecode) -> dict[Label, Instr]:
@@ -357,26 +357,27 @@ def _targets(source: Bytecode) -> dict[Label, Instr]:
     return targets
 
 
-def _entrance(
-    before: Instr | None, waiting: list[Any], item: Instr, arrivals: _Arrivals, calls: _HookCalls
+def _with_line_hook(
+    before: Instr | None, pending: list[Any], item: Instr, starts: _LineStarts, calls: _HookCalls
 ) -> list[Any]:
-    """Return the items before ``item``: ``waiting``, and a hook on the ways that start a line."""
+    """Return the items before ``item``: ``pending``, and a hook on the ways that start a line."""
     line = _line_of(item)
     assert before is not None and line is not None
-    falls = before.name not in _NEVER_FALLS
-    fall_starts = falls and (_starts(before) or _line_of(before) != line)
-    ways = [way for label in waiting if isinstance(label, Label) for way in arrivals.get(label, ())]
-    if not any(way is not False for way in ways):
-        call = calls.line(item) if fall_starts else []
+    falls_through = before.name not in _NEVER_FALLS_THROUGH
+    fall_starts_line = falls_through and (_is_start(before) or _line_of(before) != line)
+    labels = (each for each in pending if isinstance(each, Label))
+    jumps = [jump for label in labels for jump in starts.get(label, ())]
+    if not any(jump is not False for jump in jumps):
+        call = calls.line(item) if fall_starts_line else []
         # jumps within the line arrive after the hook
-        return [*call, *waiting] if ways else [*waiting, *call]
-    if not all(ways):
-        return [*waiting, *calls.line(item, moved=True)]
+        return [*call, *pending] if jumps else [*pending, *call]
+    if not all(jumps):
+        return [*pending, *calls.line(item, moved=True)]
     call = calls.line(item)
-    if falls and not fall_starts:
+    if falls_through and not fall_starts_line:
         over = Label()
-        return [Instr("JUMP_FORWARD", over, location=item.location), *waiting, *call, over]
-    return [*waiting, *call]
+        return [Instr("JUMP_FORWARD", over, location=item.location), *pending, *call, over]
+    return [*pending, *call]
 
 
 def _line_of(item: Instr) -> int | None:
