@@ -25,11 +25,11 @@ from tensorlens.user_code import is_foreign
 _FATAL_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 """Signals from outside whose default action ends the process."""
 _USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
-"""Left alone under SLURM: Lightning handles them to requeue a job, unless somebody else does."""
+"""Left alone under SLURM: Lightning handles them, to requeue a job, only if nobody else does."""
 
 
 class ExitReport:
-    """Calls ``report(process)`` once when this process, or a child that used it, ends.
+    """A report, made once by ``report(process)`` when this process, or a child that used it, ends.
 
     ``process`` names a child for the report's header and is None in the process that installed.
     """

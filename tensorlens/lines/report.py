@@ -99,8 +99,8 @@ class FunctionLines:
     """Kind of execution. The lines of a ``graph`` ran once, to build it: a line's figures are those
     of the nodes made by it or its callees. ``hits`` counts the calls of the graph in which they
     were handed memory; ``allocated`` is the most they were handed in one call, ``peak`` the most of
-    it at once, ``net`` the rest of it when a call ended, and ``backward`` the most handed to
-    their gradients in one call. A graph compiled by ``XLA`` has no such nodes, and one line."""
+    it at once, ``net`` what remained of it after a call, and ``backward`` the most handed to their
+    gradients in one call. A graph compiled by ``XLA`` has no such nodes, and one line."""
     whole: Mapping[str, LineMemory] = field(default_factory=dict)
     """For graphs: device to the same figures of all nodes, whichever line made them."""
 

@@ -1,4 +1,4 @@
-"""Builds a line report from the accounts."""
+"""Line reports, built from the accounts."""
 
 from __future__ import annotations
 

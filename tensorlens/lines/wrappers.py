@@ -153,7 +153,7 @@ class CallScope:
 
 
 class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
-    """Wraps functions, generators, coroutines and async generators transparently."""
+    """Transparent wrappers of functions, generators, coroutines and async generators."""
 
     def _region(self, function: Any) -> CallScope:
         raise NotImplementedError

@@ -20,9 +20,9 @@ _LEAST_RISE = 0.01
 _LEAST_GROWTH = 0.001
 """Least growth of a marked line, as a share of the highest peak."""
 _FEW_ROWS = 12
-"""A single function of at most this many rows has no list of lines to look at."""
+"""Rows up to which a report of one function has no list of lines to look at first."""
 FEW_FUNCTIONS = 6
-"""A text shows the lines of all functions up to this number."""
+"""Number of functions up to which a text shows the lines of all."""
 
 
 @dataclass(frozen=True, slots=True)

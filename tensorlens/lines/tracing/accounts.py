@@ -28,9 +28,9 @@ WIDTH = 3
 class DeviceFigures:
     """The running figures of one line on one device, in bytes.
 
-    ``survived`` bounds what can have leaked. When a hit begins, of the previous hit's net at most
-    what the device has grown by since that hit began can still be there. Marks are the starts of
-    such hits: when a hit begins at or below a mark, all that survived since the mark is gone.
+    ``survived`` bounds what can have leaked. When a hit begins, the previous hit's net counts up
+    to the device's growth since that hit began; the rest of it was freed. Marks are the starts of
+    counted hits: when a hit begins at or below a mark, nothing counted since the mark is left.
     """
 
     __slots__ = (

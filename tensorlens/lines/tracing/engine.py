@@ -61,7 +61,7 @@ class ThreadState:
         self.renew()
 
     def renew(self) -> None:
-        """Make a new reader, after the counters were is_incompatible."""
+        """Make a new reader, after the counters were exchanged."""
         self.read = self.counters.reader()
         self.generation = self.counters.generation
 
@@ -183,7 +183,7 @@ class Engine:
     def refresh_counters(self, reported: Sequence[Account] = ()) -> None:
         """Add the counters of frameworks imported since.
 
-        Not while a line runs, nor while ``reported`` has figures of the present counters.
+        Does nothing while a line runs, or while ``reported`` has figures of the present counters.
         """
         # a region has a negative identity, and renews its reader at its next read
         is_open = any(ident >= 0 for ident in list(self.busy))

@@ -108,7 +108,7 @@ class WatchedCode:
 
 
 class Tracer:
-    """Opens, advances and ends the activation of each frame of watched code."""
+    """Receiver of events, which opens, advances and ends the activations of watched frames."""
 
     def __init__(self, engine: Engine) -> None:
         self.watched = engine.watched
