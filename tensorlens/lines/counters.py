@@ -35,14 +35,14 @@ class SummedCounter:
     @property
     def missing(self) -> Mapping[str, str]:
         """Figure to the reason why it is unknown now; a read that fails may add one."""
-        found: dict[str, str] = {}
+        reasons_by_figure: dict[str, str] = {}
         for figure in ("allocated", "peak", "reserved"):
             lacking = [part for part in self.parts if figure in part.missing]
             several = figure == "reserved" and self._is_host
             if len(lacking) == len(self.parts) if several else lacking:
                 reasons = (f"{part.source}: {part.missing[figure]}" for part in lacking)
-                found[figure] = "; ".join(dict.fromkeys(reasons))
-        return found
+                reasons_by_figure[figure] = "; ".join(dict.fromkeys(reasons))
+        return reasons_by_figure
 
     def reader(self) -> Reader:
         """Return a function that reads ``(allocated, peak, reserved)`` in bytes."""
@@ -140,16 +140,16 @@ class CounterSlots:
             UsageError: ``TENSORLENS_COUNTER`` names one that no framework can provide.
         """
         answers, failed = ask(self.adapters, lambda each: each.cpu_counter())
-        found = [counter for _, counter in answers if counter is not None]
+        counters = [counter for _, counter in answers if counter is not None]
         exact = [
             counter
-            for counter in found
+            for counter in counters
             if not _counts_the_process(counter) and "allocated" not in counter.missing
         ]
         self._uncounted = []
         if not exact:
             # a counter of the process covers all frameworks
-            return next(filter(_counts_the_process, found), found[0] if found else None)
+            return next(filter(_counts_the_process, counters), counters[0] if counters else None)
         self._uncounted = [each.name for each, counter in answers if counter not in exact]
         self._uncounted += failed
         return _summed(exact, is_host=True)
@@ -160,8 +160,8 @@ class CounterSlots:
         Raises:
             DeviceError: none of them has such a device.
         """
-        found = ask_owners(self.adapters, lambda each: each.device_counter(name))
-        return _summed(found, is_host=False)
+        counters = ask_owners(self.adapters, lambda each: each.device_counter(name))
+        return _summed(counters, is_host=False)
 
     def notes(self) -> list[str]:
         """Return the notes on the figures, one line each."""

@@ -33,7 +33,7 @@ class ScopeState(NamedTuple):
 
     thread: ThreadState
     height: int
-    whole: Activation | None
+    compiled_call: Activation | None
     """Activation of a function whose lines are compiled away: no event ends it."""
 
 
@@ -96,13 +96,13 @@ class CallScope:
         interrupted = thread.interrupted or isinstance(error, KeyboardInterrupt)
         thread.interrupted = True  # until all is undone: another interrupt may end it half way
         if entered is not None:
-            _, height, whole = entered
+            _, height, activation = entered
             self._switch.off()
             if height:
                 thread.lower_recursion_limit(height)
             try:
-                if whole is not None and (whole.start is not None or error is not None):
-                    whole.finish(error)
+                if activation and (activation.start is not None or error is not None):
+                    activation.finish(error)
             except Exception as failure:
                 note_failure((self._entry.account,), "a line", failure)
             finally:
@@ -130,16 +130,16 @@ class CallScope:
         height = len(thread.stack)
         if height:
             thread.raise_recursion_limit(height)
-        whole = None
+        activation = None
         if self._entry.compiler is not None:
             account = self._entry.account
-            whole = Activation(account.code, (account,), thread)
-            whole.enter()
+            activation = Activation(account.code, (account,), thread)
+            activation.enter()
             try:
-                whole.line(self._entry.first_line)
+                activation.line(self._entry.first_line)
             except Exception as failure:
-                whole.fail(failure)
-        return ScopeState(thread, height, whole)
+                activation.fail(failure)
+        return ScopeState(thread, height, activation)
 
     def _twin_of(self, function: Any) -> Any:
         account = self._entry.account
@@ -188,10 +188,10 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             region.call_ended(None)
             return result
 
-        made = self._mark_wrapper(_with_globals_of(func, wrapper))
+        wrapped = self._mark_wrapper(_with_globals_of(func, wrapper))
         # autograph is to convert the function inside; see Compiler.as_called
-        made.autograph_info__ = {}
-        return made
+        wrapped.autograph_info__ = {}
+        return wrapped
 
     def wrap_generator(self, func: Any) -> Any:
         """Return a generator function with the tracer on while its generators run."""
@@ -369,5 +369,5 @@ def _call_of(count: int, names: tuple[str, ...]) -> _Call:
     code: types.CodeType = compile(
         f"lambda func, given, named: func({', '.join(parts)})", "<tensorlens call>", "eval"
     )
-    made: _Call = eval(code, {"__builtins__": {}})
-    return made
+    call: _Call = eval(code, {"__builtins__": {}})
+    return call

@@ -132,14 +132,14 @@ def highest(function: FunctionLayout) -> int:
 
 
 def _lines_by_device(functions: Iterable[FunctionLayout]) -> dict[str, list[LineFigures]]:
-    found: dict[str, list[LineFigures]] = {}
+    by_device: dict[str, list[LineFigures]] = {}
     for function in functions:
         for row in function.rows:
             for entry in row.entries:
                 for device in entry.devices:
-                    found.setdefault(device, []).append(LineFigures(function, row, entry))
+                    by_device.setdefault(device, []).append(LineFigures(function, row, entry))
     # accelerators first: their memory is scarcer
-    return dict(sorted(found.items(), key=lambda item: item[0].startswith("cpu")))
+    return dict(sorted(by_device.items(), key=lambda item: item[0].startswith("cpu")))
 
 
 def _once(places: Iterable[LineFigures]) -> tuple[LineFigures, ...]:

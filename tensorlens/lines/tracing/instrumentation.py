@@ -62,11 +62,11 @@ class Instrumentation(EventSource):
 
     def unwatch(self, code: CodeType) -> None:
         """Restore the code of functions that exchanged code has defined."""
-        _, made = self._exchanged.pop(id(code), (None, None))
-        if made is None or not code.co_flags & CO_OPTIMIZED:
+        _, hooked = self._exchanged.pop(id(code), (None, None))
+        if hooked is None or not code.co_flags & CO_OPTIMIZED:
             return
-        for each in gc.get_referrers(made):
-            if isinstance(each, FunctionType) and each.__code__ is made:
+        for each in gc.get_referrers(hooked):
+            if isinstance(each, FunctionType) and each.__code__ is hooked:
                 each.__code__ = code
 
     def install(self, function: FunctionType, code: CodeType) -> None:
@@ -128,13 +128,13 @@ class Instrumentation(EventSource):
             self.exchange(each, wanted) if isinstance(each, CodeType) else each
             for each in code.co_consts
         )
-        made = code
+        hooked = code
         if any(one is not other for one, other in zip(constants, code.co_consts, strict=True)):
-            made = code.replace(co_consts=constants)
+            hooked = code.replace(co_consts=constants)
         if wanted(code):
-            made = hooked_code(made, self._tracer, code)
-            self._exchanged[id(code)] = code, made
-        return made
+            hooked = hooked_code(hooked, self._tracer, code)
+            self._exchanged[id(code)] = code, hooked
+        return hooked
 
     def adopt(self, activation: Activation, frame: FrameType) -> str | None:
         """Report the lines of a running frame, by its hooks or by a trace function."""
