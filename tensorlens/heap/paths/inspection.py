@@ -68,10 +68,10 @@ def limit(node: PathNode) -> int | None:
 def spare(node: PathNode, child: PathNode) -> int | None:
     """Return the number of equal filler items at one end of a list or dict; None without any.
 
-    They are the rest of a ``[None] * 100`` that is being filled. They are no filler
-    if the same item has a run as long elsewhere. The run at the beginning is considered only if
-    the latest item, ``child``, is nearer to it than to the end: a list that is appended to may
-    have begun with some.
+    They are the rest of a ``[None] * 100`` that is being filled. A run of them counts
+    only if the same item has no other run as long; at the beginning only if the latest item,
+    ``child``, is nearer to it than to the end: a list that is appended to may have begun with
+    some.
     """
     places: Any = ()
     if is_of(node, list):

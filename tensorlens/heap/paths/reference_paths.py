@@ -155,14 +155,14 @@ def shortest_cycle(node: PathNode) -> tuple[PathNode, ...] | None:
 def write(path: NodePath) -> tuple[ReferencePath, str | int]:
     """Return a path as text, and a key of its beginning: a name or an address."""
     writer = _Writer(path.nodes)
-    writer.begin(path.root)
+    writer.write_root(path.root)
     writer.write_rest()
     is_cut = path.root.kind in (RootKind.UNSEEN, RootKind.CUT)
     return ReferencePath(tuple(writer.references), is_cut), writer.beginning
 
 
 def write_cycle(circle: tuple[PathNode, ...]) -> ReferencePath:
-    """Return a cycle as text."""
+    """Return the text of a cycle."""
     writer = _Writer(circle)
     writer.write_rest()
     name = inspection.kind_name(circle[0])
@@ -179,7 +179,7 @@ class _Writer:
     is_bare: bool = True
     """Whether all references so far may be dropped for one that names its own place."""
 
-    def begin(self, root: PathRoot) -> None:
+    def write_root(self, root: PathRoot) -> None:
         """Write the root."""
         first = self.nodes[0]
         if root.kind == RootKind.GLOBAL:

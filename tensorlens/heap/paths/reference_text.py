@@ -39,10 +39,10 @@ _KINDS = {
 
 
 def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
-    """Return the step from the first of ``nodes`` and the number of nodes it covers."""
+    """Return the step of a path from the first of ``nodes``."""
     holder = nodes[0]
     if holder.items is not None:
-        return _of_items(nodes) or PathStep(None)
+        return _item_step(nodes) or PathStep(None)
     rule = _EXACT_RULES.get(id(type(holder.object)))
     if rule is not None:
         step = rule(nodes)
@@ -53,14 +53,14 @@ def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
             step = derived(nodes)
             if step is not None:
                 return step
-    return _of_instance(nodes, before)
+    return _instance_step(nodes, before)
 
 
-def _transparent(nodes: Sequence[PathNode]) -> PathStep:
+def _transparent_step(nodes: Sequence[PathNode]) -> PathStep:
     return PathStep(None, 1)
 
 
-def _of_items(nodes: Sequence[PathNode]) -> PathStep | None:
+def _item_step(nodes: Sequence[PathNode]) -> PathStep | None:
     holder, child = nodes[:2]
     place = inspection.index_of(holder, child)
     if place is None and holder.items is None:
@@ -70,7 +70,7 @@ def _of_items(nodes: Sequence[PathNode]) -> PathStep | None:
     return PathStep(Reference("item", text, "", length, limit, inspection.spare(holder, child)))
 
 
-def _of_dict(nodes: Sequence[PathNode]) -> PathStep | None:
+def _dict_step(nodes: Sequence[PathNode]) -> PathStep | None:
     holder, child = nodes[:2]
     key = inspection.key_of(holder, child)
     name, length = inspection.kind_name(holder), inspection.length(holder)
@@ -82,13 +82,13 @@ def _of_dict(nodes: Sequence[PathNode]) -> PathStep | None:
     return None
 
 
-def _of_set(nodes: Sequence[PathNode]) -> PathStep:
+def _set_step(nodes: Sequence[PathNode]) -> PathStep:
     holder = nodes[0]
     text = inspection.kind_name(holder) + "{…}"
     return PathStep(Reference("item", text, "", inspection.length(holder)))
 
 
-def _of_function(nodes: Sequence[PathNode]) -> PathStep | None:
+def _function_step(nodes: Sequence[PathNode]) -> PathStep | None:
     """Return the step through a function's closure, default or attribute."""
     function, child = nodes[0].object, nodes[1]
     name = inspection.short_name(function.__qualname__)
@@ -117,7 +117,7 @@ def _of_function(nodes: Sequence[PathNode]) -> PathStep | None:
     return PathStep(Reference("function", f"{name} (function)"), 1, True)
 
 
-def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
+def _suspended_step(nodes: Sequence[PathNode]) -> PathStep:
     holder = nodes[0].object
     kind = type(holder)
     frame = getattr(holder, SUSPENDED[kind].frame)
@@ -125,17 +125,17 @@ def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
     name = f"{inspection.short_name(holder.__qualname__)}()"
     if type(frame) is not FrameType:
         return PathStep(Reference(word, f"{name} ({word})"))
-    return _of_variables(nodes, frame, word, f" ({word})")
+    return _variable_step(nodes, frame, word, f" ({word})")
 
 
-def _of_frame(nodes: Sequence[PathNode]) -> PathStep:
+def _frame_step(nodes: Sequence[PathNode]) -> PathStep:
     """Return the step through a variable of a frame that a traceback keeps."""
     if type(nodes[1].object) is FrameType:
         return PathStep(None)
-    return _of_variables(nodes, nodes[0].object, "frame", "")
+    return _variable_step(nodes, nodes[0].object, "frame", "")
 
 
-def _of_variables(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffix: str) -> PathStep:
+def _variable_step(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffix: str) -> PathStep:
     label = f"{function_name(frame.f_code)}(): "
     child = nodes[1]
     is_cell = type(child.object) is CellType and len(nodes) > 2
@@ -145,7 +145,7 @@ def _of_variables(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffix
     return PathStep(Reference(kind, f"{label}(temporary)"))
 
 
-def _of_lru_cache(nodes: Sequence[PathNode]) -> PathStep | None:
+def _lru_cache_step(nodes: Sequence[PathNode]) -> PathStep | None:
     wrapper, child = nodes[:2]
     attributes = inspection.attributes_of(wrapper)
     name = inspection.entry(attributes, "__qualname__")
@@ -167,7 +167,7 @@ def _of_lru_cache(nodes: Sequence[PathNode]) -> PathStep | None:
     return PathStep(reference, 1 + is_inside, True)
 
 
-def _of_method(nodes: Sequence[PathNode]) -> PathStep:
+def _method_step(nodes: Sequence[PathNode]) -> PathStep:
     method, child = nodes[0].object, nodes[1]
     if child.object is method.__func__:
         return PathStep(None)
@@ -176,14 +176,14 @@ def _of_method(nodes: Sequence[PathNode]) -> PathStep:
     )
 
 
-def _of_simple_queue(nodes: Sequence[PathNode]) -> PathStep:
+def _simple_queue_step(nodes: Sequence[PathNode]) -> PathStep:
     holder, child = nodes[:2]
     length = queue.SimpleQueue.qsize(holder.object)
     is_inside = type(child.object) is list and len(nodes) > 2
     return PathStep(Reference("queue", "SimpleQueue", "", length), 1 + is_inside)
 
 
-def _of_queue(nodes: Sequence[PathNode]) -> PathStep | None:
+def _queue_step(nodes: Sequence[PathNode]) -> PathStep | None:
     """Return the step to an item of a queue, whose ``queue`` is a deque or a list."""
     covered = 1 + inspection.is_dict_of(nodes[0], nodes[1])
     if len(nodes) <= covered + 1:
@@ -199,7 +199,7 @@ def _of_queue(nodes: Sequence[PathNode]) -> PathStep | None:
     return PathStep(Reference("queue", text, "", inspection.length(items), limit), covered + 1)
 
 
-def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
+def _instance_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
     holder, child = nodes[:2]
     owner = inspection.owner_name(holder)
     covered = 1
@@ -213,7 +213,7 @@ def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathSte
         name = inspection.attribute_of(holder, child)
     rest = nodes[covered:]
     if len(rest) > 1 and inspection.is_of(rest[0], dict):
-        registered = _of_registry(name, owner, rest, before)
+        registered = _registry_reference(name, owner, rest, before)
         if registered is not None:
             return PathStep(registered, covered + 1)
     if inspection.is_of(holder, BaseException):
@@ -232,7 +232,7 @@ def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathSte
     return PathStep(Reference(kind, f"{owner}.{name} ({kind})"), covered)
 
 
-def _of_registry(
+def _registry_reference(
     name: str, owner: str, rest: Sequence[PathNode], before: Reference | None
 ) -> Reference | None:
     key = inspection.key_of(rest[0], rest[1])
@@ -246,7 +246,7 @@ def _of_registry(
 
 
 def _module_name(owner: str, before: Reference | None) -> str:
-    """Return a module's name in the reference before, else its type's."""
+    """Return the module's name in the reference before it, else its type's name."""
     if before is not None and before.kind in ("attribute", "global", "local", "class attribute"):
         name = before.text.removesuffix(f" ({before.kind})").rpartition(" ")[2]
         last = name.rpartition(".")[2]
@@ -269,26 +269,26 @@ def _derives(holder: PathNode, name: str) -> bool:
 _EXACT_RULES: dict[int, _StepRule] = {
     id(kind): rule
     for kind, rule in (
-        (CellType, _transparent),
-        (staticmethod, _transparent),
-        (classmethod, _transparent),
-        (property, _transparent),
-        (TracebackType, _transparent),
-        (FrameType, _of_frame),
-        (FunctionType, _of_function),
-        *((kind, _of_suspended) for kind in SUSPENDED),
-        (_LRU, _of_lru_cache),
-        (MethodType, _of_method),
-        (queue.SimpleQueue, _of_simple_queue),
+        (CellType, _transparent_step),
+        (staticmethod, _transparent_step),
+        (classmethod, _transparent_step),
+        (property, _transparent_step),
+        (TracebackType, _transparent_step),
+        (FrameType, _frame_step),
+        (FunctionType, _function_step),
+        *((kind, _suspended_step) for kind in SUSPENDED),
+        (_LRU, _lru_cache_step),
+        (MethodType, _method_step),
+        (queue.SimpleQueue, _simple_queue_step),
     )
 }
 
 _BASE_RULES: tuple[tuple[type, _StepRule], ...] = (
-    (queue.Queue, _of_queue),
-    (list, _of_items),
-    (tuple, _of_items),
-    (collections.deque, _of_items),
-    (dict, _of_dict),
-    (set, _of_set),
-    (frozenset, _of_set),
+    (queue.Queue, _queue_step),
+    (list, _item_step),
+    (tuple, _item_step),
+    (collections.deque, _item_step),
+    (dict, _dict_step),
+    (set, _set_step),
+    (frozenset, _set_step),
 )

@@ -1,6 +1,5 @@
-// Reads the Python heap: the objects of given types, and who holds some objects, backwards to
-// where a name begins. It runs no Python code, and makes no reference that outlives a call but
-// those in the lists it is given.
+// Reads the Python heap: the objects of given types, and the paths of holders from the roots of
+// names to some objects. It runs no Python code and keeps no references except in its results.
 
 #include "exported.hpp"
 #include "shortest_paths.h"
@@ -8,17 +7,17 @@
 #include <memory>
 #include <new>
 
-// What lies where; called once, before all else.
+// Sets the layout of objects; called once, before anything else.
 TL_EXPORT void tl_heap_setup(
-    int64_t minor, int64_t tuple_items, int64_t cached_keys, int64_t dicts_show,
+    int64_t minor, int64_t tuple_items, int64_t cached_keys, int64_t dicts_show_values,
     PyObject* transparent) {
-  g_layout = Layout{minor, tuple_items, cached_keys, dicts_show, {}};
+  g_layout = Layout{minor, tuple_items, cached_keys, dicts_show_values, {}};
   for (int index = 0; index < 3; ++index) {
     g_layout.transparent[index] = PyTuple_GetItem(transparent, index);
   }
 }
 
-// Gives the place of what Python checks, by its name in offsets.h; -1 where there is none.
+// Returns the offset of a name of offsets.h that Python checks; -1 if there is none.
 TL_EXPORT int64_t tl_heap_offset(const char* name) { return offsets::by_name(name); }
 
 TL_EXPORT uint64_t tl_heap_dict_of(PyObject* object) {
@@ -29,8 +28,8 @@ TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
   return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
 }
 
-// Gives the heap's objects without the tuples, one of which may be half made in another thread:
-// nobody else may hold it when its maker goes on. `fetch` is gc.get_objects.
+// Returns the heap's objects without the tuples: another thread may be making one, and fails if
+// somebody else holds it. `fetch` is gc.get_objects.
 TL_EXPORT PyObject* tl_heap_objects(PyObject* fetch) {
   PyObject* const objects = PyObject_CallNoArgs(fetch);
   if (objects == nullptr) {
@@ -56,15 +55,15 @@ TL_EXPORT PyObject* tl_heap_objects(PyObject* fetch) {
   return objects;
 }
 
-// Appends the objects whose type derives from one of `kinds` (63 at most) to the list of that kind,
-// and those whose type is itself one of `exact` to the list after these. -1: no memory.
+// Appends objects whose type derives from one of `kinds` (63 at most) to the list of that kind,
+// and those whose type is one of `exact` to the last list. Returns -1 if out of memory.
 TL_EXPORT int tl_heap_select(
     PyObject* objects, PyObject* kinds, PyObject* exact, PyObject* lists) {
   struct Known {
     PyTypeObject* type = nullptr;
     uint64_t kinds = 0;
   };
-  Known near[1024];
+  Known cache[1024];
   std::unordered_set<PyTypeObject*> exactly;
   for (ssize_t index = 0; index < PyTuple_Size(exact); ++index) {
     exactly.insert(reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(exact, index)));
@@ -76,7 +75,7 @@ TL_EXPORT int tl_heap_select(
       __builtin_prefetch(reinterpret_cast<const char*>(items[index + 16]) + 8);
     }
     PyTypeObject* type = type_of(items[index]);
-    Known& known = near[hash_of(reinterpret_cast<uintptr_t>(type)) >> 54];
+    Known& known = cache[hash_address(reinterpret_cast<uintptr_t>(type)) >> 54];
     if (known.type != type) {
       known = Known{type, static_cast<uint64_t>(exactly.count(type)) << wanted};
       for (ssize_t kind = 0; kind < wanted; ++kind) {
@@ -93,8 +92,8 @@ TL_EXPORT int tl_heap_select(
   return 0;
 }
 
-// Gives what was found, to be read by the functions below and released by the last; null when
-// there is no memory. `lengths` are those of targets and anchors.
+// Returns the rows found, to be read by tl_heap_read and released by tl_heap_release; null if out
+// of memory. `lengths` are those of targets and anchors.
 TL_EXPORT Rows* tl_heap_search(
     PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
     const int64_t* lengths, int64_t first_text, PyObject* fetch, PyObject* keys,
@@ -113,7 +112,7 @@ TL_EXPORT Rows* tl_heap_search(
         return nullptr;
       }
     }
-    // tuples on the path to a target, that the caller does not hold yet
+    // tuples on the paths to targets, which the caller does not hold yet
     for (size_t row = 0; row < rows->how.size(); ++row) {
       auto* const object = reinterpret_cast<PyObject*>(rows->address[row]);
       if (type_of(object) == &PyTuple_Type &&
@@ -147,34 +146,34 @@ TL_EXPORT void tl_heap_release(Rows* rows) {
   delete rows;
 }
 
-// Writes the nodes of names for `count` rows and returns their number. A row's parent is its holder's
-// node; an alias (kind -1) has no node of its own. `numbers` receives each row's node, `nodes` each
-// target's.
+// Writes the nodes of names for `count` rows and returns their number. The parent of a row's node
+// is its holder's node; an alias (kind -1) shares its holder's. `numbers` receives each row's node,
+// `nodes` each target's.
 TL_EXPORT int64_t tl_heap_assemble(
     int64_t count, int64_t first, const int32_t* holder, const int8_t* kind, const int64_t* value,
     int32_t* numbers, int32_t* parents, int8_t* kinds, int64_t* values, const int32_t* targets,
     int64_t target_count, int32_t* nodes) {
-  int64_t made = 0;
+  int64_t node_count = 0;
   for (int64_t row = 0; row < count; ++row) {
     const int32_t parent = holder[row] < 0 ? -1 : numbers[holder[row]];
     if (kind[row] == -1) {
       numbers[row] = parent;
       continue;
     }
-    parents[made] = parent;
-    kinds[made] = kind[row];
-    values[made] = value[row];
-    numbers[row] = static_cast<int32_t>(first + made++);
+    parents[node_count] = parent;
+    kinds[node_count] = kind[row];
+    values[node_count] = value[row];
+    numbers[row] = static_cast<int32_t>(first + node_count++);
   }
   for (int64_t target = 0; target < target_count; ++target) {
     nodes[target] = targets[target] < 0 ? -1 : numbers[targets[target]];
   }
-  return made;
+  return node_count;
 }
 
-// Writes the addresses that a frame's variables and evaluation stack refer to (`count` words),
-// which of them count no reference, and for those of the first `variables` that are cells, what
-// the cells hold. False when the frame does not look as expected.
+// Writes the addresses in a frame's variables and evaluation stack (`count` words), whether each is
+// borrowed, and for the first `variables` that are cells, their content. Returns 0 if the frame
+// does not have the expected layout.
 TL_EXPORT int tl_heap_frame(
     PyObject* frame, PyObject* code, int64_t variables, int64_t count,
     uint64_t* words, uint8_t* borrowed, uint64_t* contents) {
@@ -183,7 +182,7 @@ TL_EXPORT int tl_heap_frame(
     return 0;
   }
   const bool eleven = g_layout.minor == 11;
-  // a frame that outlives its call is no longer told of its object
+  // the data of a frame that outlives its call have no frame object
   const auto object = at<PyObject*>(raw, eleven ? offsets::kFrameObject11 : offsets::kFrameObject);
   const auto running = at<uintptr_t>(raw, eleven ? offsets::kFrameCode11 : offsets::kFrameCode);
   const bool is_of_code = (running & ~offsets::kFrameTags) == reinterpret_cast<uintptr_t>(code);

@@ -1,7 +1,7 @@
-// How the running CPython's objects are laid out, and what is known of their types.
+// Layout and types of the running CPython's objects.
 //
-// What is read beyond the stable ABI (lists, tuples, dicts of instances, functions, frames) is
-// told by tl_heap_setup and checked from Python on objects of known content before anything else.
+// Offsets beyond the stable ABI (lists, tuples, dicts of instances, functions, frames) are set by
+// tl_heap_setup and checked from Python on objects of known content before anything is read.
 
 #pragma once
 
@@ -16,8 +16,8 @@
 
 #include <sys/types.h>
 
-// A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
-// which on many machines is a package of its own.
+// Names of CPython's stable ABI, found in the running interpreter. Python.h is not needed: on many
+// machines it is a separate package.
 using PyObject = struct _object;
 using PyTypeObject = struct _typeobject;
 using Visit = int (*)(PyObject*, void*);
@@ -64,13 +64,13 @@ constexpr unsigned long kTupleSubclass = 1ul << 26;
 constexpr unsigned long kDictSubclass = 1ul << 29;
 constexpr unsigned long kTypeSubclass = 1ul << 31;
 
-// How, Origin and Written are spelled the same in heap/native.py.
+// How, Origin and Written have the same values in heap/native.py.
 enum Kind : uint8_t {
   kAtomic, kFunction, kModule, kCell, kGenerator, kFrame, kList, kTuple, kDict, kType, kOther,
 };
 enum How : int8_t {
-  kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kClosureVariable, kLocal, kContents, kDefaults,
-  kKeywordDefaults,
+  kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kClosureVariable, kLocal,
+  kContents, kDefaults, kKeywordDefaults,
   kVars, kClosure,  // become aliases
 };
 enum Origin : int8_t {
@@ -78,23 +78,23 @@ enum Origin : int8_t {
   kTemporary, kTop, kCycle,
 };
 enum Written : int8_t { kQuoted, kBare, kDescribed };
-constexpr ssize_t kLongestKey = 60;  // the same as in names.py
+constexpr ssize_t kMaxKeyLength = 60;  // the same as in names.py
 
 struct Layout {
   int64_t minor;
   int64_t tuple_items;
-  int64_t cached_keys;  // 0 where the names of inline values cannot be read
-  int64_t dicts_show;   // the collector is told of inline values by the instance, not by its dict
-  PyObject* transparent[3];  // '_modules' and its like
+  int64_t cached_keys;  // 0 if the names of inline values cannot be read
+  int64_t dicts_show_values;  // whether the collector finds inline values only by the instance
+  PyObject* transparent[3];  // '_modules' and similar names
 } g_layout;
 
-struct Special {
+struct SpecialType {
   const PyTypeObject* type;
   Kind kind;
 };
 
-// The types that are known by themselves, not by what they derive from.
-const Special kSpecial[] = {
+// Types with a kind of their own, not that of a base type.
+const SpecialType kSpecialTypes[] = {
     {&PyFunction_Type, kFunction}, {&PyCell_Type, kCell}, {&PyFrame_Type, kFrame},
     {&PyGen_Type, kGenerator}, {&PyCoro_Type, kGenerator}, {&PyAsyncGen_Type, kGenerator},
     {&PyCode_Type, kAtomic}, {&PyMethodDescr_Type, kAtomic}, {&PyClassMethodDescr_Type, kAtomic},
@@ -117,10 +117,12 @@ PyObject* const* tuple_items(const void* tuple) {
   return reinterpret_cast<PyObject* const*>(static_cast<const char*>(tuple) + g_layout.tuple_items);
 }
 
-uint64_t hash_of(uintptr_t address) { return (address >> 4) * 0x9E3779B97F4A7C15ull; }
+uint64_t hash_address(uintptr_t address) { return (address >> 4) * 0x9E3779B97F4A7C15ull; }
 
-// Objects of one page stay neighbours in a table: they are mostly met in that order.
-uint64_t scattered(uintptr_t address) { return (hash_of(address >> 8) >> 24) ^ (address >> 4); }
+// Keeps objects of one page together in a table: they are mostly looked up in that order.
+uint64_t slot_hash(uintptr_t address) {
+  return (hash_address(address >> 8) >> 24) ^ (address >> 4);
+}
 
 struct Type {
   PyTypeObject* type = nullptr;
@@ -141,9 +143,9 @@ Type describe(PyTypeObject* type) {
   found.dictoffset = at<ssize_t>(type, offsets::kDictOffset);
   found.exact = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
   const auto* const special = std::find_if(
-      std::begin(kSpecial), std::end(kSpecial),
-      [type](const Special& each) { return each.type == type; });
-  if (special != std::end(kSpecial)) {
+      std::begin(kSpecialTypes), std::end(kSpecialTypes),
+      [type](const SpecialType& each) { return each.type == type; });
+  if (special != std::end(kSpecialTypes)) {
     found.kind = special->kind;
   } else if (found.flags & kTypeSubclass) {
     found.kind = kType;
@@ -161,16 +163,16 @@ Type describe(PyTypeObject* type) {
   return found;
 }
 
-// What is known of each type, by its address.
+// Descriptions of types by address.
 class Types {
  public:
   const Type& of(const void* object) {
     PyTypeObject* type = type_of(object);
-    const Type*& near = near_[hash_of(reinterpret_cast<uintptr_t>(type)) >> 52];
-    if (near == nullptr || near->type != type) {
-      near = &known(type);
+    const Type*& cached = cache_[hash_address(reinterpret_cast<uintptr_t>(type)) >> 52];
+    if (cached == nullptr || cached->type != type) {
+      cached = &known(type);
     }
-    return *near;
+    return *cached;
   }
 
  private:
@@ -179,11 +181,11 @@ class Types {
     return found != all_.end() ? found->second : all_.emplace(type, describe(type)).first->second;
   }
 
-  const Type* near_[4096] = {};
+  const Type* cache_[4096] = {};
   std::unordered_map<PyTypeObject*, Type> all_;
 };
 
-// An instance's __dict__ where it has been made, else null; nothing is made.
+// An instance's __dict__; null if there is none yet.
 PyObject* dict_of(PyObject* object, const Type& type) {
   if (type.flags & kManagedDict) {
     const auto word = at<uintptr_t>(object, offsets::kManagedDict);
@@ -191,7 +193,7 @@ PyObject* dict_of(PyObject* object, const Type& type) {
   }
   ssize_t offset = type.dictoffset;
   if (offset < 0) {
-    // an int keeps its length elsewhere
+    // the size field of an int is not its number of items
     if (type.flags & kLongSubclass) {
       return nullptr;
     }
@@ -201,16 +203,16 @@ PyObject* dict_of(PyObject* object, const Type& type) {
   return offset > 0 ? at<PyObject*>(object, offset) : nullptr;
 }
 
-// In 3.13 a __dict__ may do no more than show the values that its instance holds.
-bool shows_an_instance(PyObject* dict) {
+// Whether a __dict__ only shows the values that lie in its instance (3.13).
+bool shows_inline_values(PyObject* dict) {
   const char* values =
-      g_layout.dicts_show ? at<const char*>(dict, offsets::kDictValues) : nullptr;
+      g_layout.dicts_show_values ? at<const char*>(dict, offsets::kDictValues) : nullptr;
   return values != nullptr && values[2] != 0;
 }
 
-// The attributes of an instance without a __dict__ of its own: their values lie beside it, in the
-// order of the names that its class keeps.
-struct Inline {
+// Attributes of an instance without a __dict__: their values lie beside the instance, in the order
+// of the names that its class keeps.
+struct InlineAttributes {
   const char* values = nullptr;
   const char* keys = nullptr;
   ssize_t count = 0;
@@ -222,9 +224,9 @@ struct Inline {
   }
 };
 
-// Without any where there are none, and where they cannot be read.
-Inline inline_of(PyObject* object, const Type& type) {
-  Inline found;
+// Without attributes if there are none or if they cannot be read.
+InlineAttributes inline_attributes(PyObject* object, const Type& type) {
+  InlineAttributes found;
   if (!(type.flags & kManagedDict) || g_layout.cached_keys == 0) {
     return found;
   }
@@ -245,9 +247,9 @@ Inline inline_of(PyObject* object, const Type& type) {
   return found;
 }
 
-// The name of the attribute of an instance without a __dict__ that refers to `child`, or null.
+// The name of the inline attribute that refers to `child`, or null.
 PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child) {
-  const Inline inside = inline_of(object, type);
+  const InlineAttributes inside = inline_attributes(object, type);
   for (ssize_t index = 0; index < inside.count; ++index) {
     if (inside.value(index) == child) {
       return inside.name(index);
@@ -256,8 +258,8 @@ PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child)
   return nullptr;
 }
 
-// It only hints: nothing goes wrong where an object is made up otherwise.
-void prefetch_behind(PyObject* object, const Type& type) {
+// A hint to the processor only: harmless if an object has another layout.
+void prefetch_content(PyObject* object, const Type& type) {
   const char* start = reinterpret_cast<const char*>(object);
   if (type.kind == kList) {
     __builtin_prefetch(list_items(object));

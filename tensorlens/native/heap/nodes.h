@@ -1,4 +1,4 @@
-// The objects that a search meets, by their address, and what it has found out of them.
+// Objects that a search meets, the references between them, and its result.
 
 #pragma once
 
@@ -11,17 +11,17 @@ namespace {
 struct Node {
   uintptr_t address = 0;
   int32_t into = -1, out = -1;  // lists of edges
-  int32_t best = -1;            // the edge its name comes by
+  int32_t best = -1;            // the edge from the holder in its name
   int32_t row = -1;
-  int16_t distance = -1;        // from where its name begins
-  int16_t wanted = -1;          // the pass that looked for its holders
+  int16_t distance = -1;        // references from the root of its name
+  int16_t wanted = -1;          // the pass that searched its holders
   Origin origin = kVariable;
   bool resolved = false, marked = false;
 };
-static_assert(sizeof(Node) == 32, "a search goes through many");
+static_assert(sizeof(Node) == 32, "a search reads many nodes");
 
-// Nodes by their address: open addressing with linear probing. A slot is small, since most of a
-// search's time goes into waiting for it.
+// Nodes by address, a hash table with open addressing and linear probing. Slots are small: a
+// search spends most of its time waiting for them.
 class Nodes : public std::vector<Node> {
  public:
   explicit Nodes(size_t expected) {
@@ -32,7 +32,7 @@ class Nodes : public std::vector<Node> {
   int32_t find(const void* object) const {
     const auto address = reinterpret_cast<uintptr_t>(object);
     const uint32_t tag = tag_of(address);
-    for (size_t index = scattered(address) & mask_; slots_[index].number >= 0;
+    for (size_t index = slot_hash(address) & mask_; slots_[index].number >= 0;
          index = (index + 1) & mask_) {
       const Slot& slot = slots_[index];
       if (slot.tag == tag && (*this)[slot.number].address == address) {
@@ -43,7 +43,7 @@ class Nodes : public std::vector<Node> {
   }
 
   void prefetch(const void* object) const {
-    __builtin_prefetch(&slots_[scattered(reinterpret_cast<uintptr_t>(object)) & mask_]);
+    __builtin_prefetch(&slots_[slot_hash(reinterpret_cast<uintptr_t>(object)) & mask_]);
   }
 
   int32_t add(const void* object) {
@@ -51,7 +51,7 @@ class Nodes : public std::vector<Node> {
     return number < 0 ? add_new(object) : number;
   }
 
-  // For what find() does not know.
+  // Adds an object that find() does not know.
   int32_t add_new(const void* object) {
     const auto number = static_cast<int32_t>(size());
     emplace_back();
@@ -70,12 +70,12 @@ class Nodes : public std::vector<Node> {
     int32_t number = -1;
   };
 
-  // Twelve bits of the address choose the slot as they are.
+  // The lowest bits of the tag also choose the slot.
   static uint32_t tag_of(uintptr_t address) { return static_cast<uint32_t>(address >> 4); }
 
   void place(int32_t number) {
     const uintptr_t address = (*this)[number].address;
-    size_t index = scattered(address) & mask_;
+    size_t index = slot_hash(address) & mask_;
     while (slots_[index].number >= 0) {
       index = (index + 1) & mask_;
     }
@@ -98,7 +98,7 @@ class Nodes : public std::vector<Node> {
   size_t mask_ = 0;
 };
 
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+void* to_pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 struct Edge {
   int32_t holder, child;

@@ -1,5 +1,5 @@
-// Where CPython 3.11 to 3.14 keeps what is read beyond its stable ABI: bytes from an object's
-// address. Python checks them, by these names, on objects of known content before anything is read.
+// Offsets of fields of CPython 3.11 to 3.14 beyond its stable ABI, in bytes from an object's
+// address. Python checks those of kChecked on objects of known content before anything is read.
 
 #pragma once
 
@@ -26,8 +26,8 @@ constexpr ssize_t kDictKeys = 32;        // cpython/dictobject.h
 constexpr ssize_t kDictValues = 40;      // internal/pycore_dict.h, 3.13
 constexpr ssize_t kKeysIndexSize = 9;    // log2 of the bytes of a dict's index
 constexpr ssize_t kKeysCount = 24;
-constexpr ssize_t kKeysIndex = 32;       // what the entries come after
-constexpr ssize_t kEntry = 16;           // the size of one
+constexpr ssize_t kKeysIndex = 32;       // the entries follow it
+constexpr ssize_t kEntry = 16;           // size of an entry
 
 constexpr ssize_t kFrameData = 24;  // internal/pycore_frame.h: PyFrameObject.f_frame
 constexpr ssize_t kFrameSlots13 = 72, kFrameSlots = 80;    // up to 3.13, and from 3.14 on
@@ -35,13 +35,13 @@ constexpr ssize_t kFrameCode11 = 32, kFrameObject11 = 40;  // 3.11
 constexpr ssize_t kFrameCode = 0, kFrameObject = 48;       // from 3.12 on
 constexpr uintptr_t kFrameTags = 3, kBorrowed = 1;         // internal/pycore_stackref.h, 3.14
 
-struct Named {
+struct NamedOffset {
   const char* name;
   ssize_t bytes;
 };
 
-// Those that Python checks.
-constexpr Named kChecked[] = {
+// Offsets that Python checks.
+constexpr NamedOffset kChecked[] = {
     {"type", kType}, {"size", kSize}, {"list items", kListItems}, {"cell content", kCellContent},
     {"text length", kTextLength}, {"basic size", kBasicSize}, {"item size", kItemSize},
     {"dict offset", kDictOffset}, {"defaults", kDefaults},
@@ -49,7 +49,7 @@ constexpr Named kChecked[] = {
 };
 
 inline ssize_t by_name(const char* name) {
-  for (const Named& each : kChecked) {
+  for (const NamedOffset& each : kChecked) {
     if (std::strcmp(each.name, name) == 0) {
       return each.bytes;
     }

@@ -1,5 +1,5 @@
 // Searches the heap backwards: from some objects to their holders, the holders' holders, and so on
-// until every object has a path to where a name begins.
+// until every object has a path from the root of a name.
 
 #pragma once
 
@@ -12,102 +12,102 @@
 
 namespace {
 
-constexpr int16_t kDepth = 8;  // references of a path at most
+constexpr int16_t kMaxReferences = 8;  // references on a path, at most
 
 class Search {
  public:
-  // A key's text has the number of the key among `keys` of the rows, counted from `first_text` on.
-  // In the end the tuples are looked at that are among the heap's objects, which `fetch` gives afresh.
+  // Texts of keys are numbered from `first_text` on, in the order of the rows' `keys`. `fetch`
+  // returns all objects of the heap, whose tuples are searched at the end.
   Search(PyObject* objects, size_t targets, int64_t first_text, PyObject* fetch)
       : objects_(list_items(objects)), count_(size_of(objects)), first_text_(first_text),
-        fetch_(fetch), cap_(4 * targets + 10000), nodes_(targets + 4096) {
+        fetch_(fetch), max_new_holders_(4 * targets + 10000), nodes_(targets + 4096) {
     edges_.reserve(targets + 1024);
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
   }
 
   void anchor(uintptr_t address, Origin origin) {
-    const int32_t number = nodes_.add(pointer(address));
+    const int32_t number = nodes_.add(to_pointer(address));
     if (origin == kTemporary) {
       temporaries_.push_back(number);
     } else {
       if (origin == kMain) {
-        mains_.push_back(static_cast<PyObject*>(pointer(address)));
+        main_dicts_.push_back(static_cast<PyObject*>(to_pointer(address)));
       }
-      begin(number, origin);
+      add_root(number, origin);
     }
   }
 
-  void target(uintptr_t address) { targets_.push_back(nodes_.add(pointer(address))); }
+  void target(uintptr_t address) { targets_.push_back(nodes_.add(to_pointer(address))); }
 
   void run() {
-    settle();
-    for (pass_ = 0; pass_ < kDepth && choose_wanted(); ++pass_) {
-      // nothing is better than a path from there: mostly the last look at all objects can be spared
-      look_at_main();
+    resolve();
+    for (pass_ = 0; pass_ < kMaxReferences && choose_wanted(); ++pass_) {
+      // no path is better than one from __main__: mostly the last scan of all objects is saved
+      scan_main();
       if (all_resolved()) {
         return;
       }
-      look(objects_, count_);
-      settle();
+      scan(objects_, count_);
+      resolve();
     }
     if (!all_resolved()) {
-      go_on_through_tuples();
+      scan_tuples();
     }
-    begin_elsewhere();
+    add_other_roots();
   }
 
   ~Search() {
-    if (fresh_ != nullptr) {
-      Py_DecRef(fresh_);
+    if (all_objects_ != nullptr) {
+      Py_DecRef(all_objects_);
     }
   }
 
   void write(Rows& rows);
 
  private:
-  void begin(int32_t number, Origin origin) {
+  void add_root(int32_t number, Origin origin) {
     Node& node = nodes_[number];
     if (!node.resolved) {
       node.resolved = true;
       node.distance = 0;
       node.origin = origin;
-      settled_.push_back(number);
+      new_roots_.push_back(number);
     }
   }
 
   bool choose_wanted();
-  void sift_wanted();
+  void build_bloom_filter();
   bool all_resolved() const {
     return std::all_of(targets_.begin(), targets_.end(), [&](int32_t number) {
       return nodes_[number].resolved;
     });
   }
 
-  void look(PyObject* const* objects, ssize_t count);
-  void look_at_main();
-  void go_on_through_tuples();
-  void forget_passes();
+  void scan(PyObject* const* objects, ssize_t count);
+  void scan_main();
+  void scan_tuples();
+  void clear_passes();
   void visit(PyObject* object, const Type& type);
   void visit_items(PyObject* const* items, ssize_t count);
-  void settle();
-  void begin_elsewhere();
-  bool better(const Edge& edge, int32_t than) const;
+  void resolve();
+  void add_other_roots();
+  bool is_better(const Edge& edge, int32_t than) const;
   int64_t number_of_key(PyObject* key, bool attribute, Rows& rows);
   void write_row(int32_t number, Rows& rows);
 
-  bool maybe(const PyObject* object) const {
+  bool may_be_wanted(const PyObject* object) const {
     const auto address = reinterpret_cast<uintptr_t>(object);
-    const uint64_t bit = scattered(address) & bloom_mask_;
+    const uint64_t bit = slot_hash(address) & bloom_mask_;
     return bloom_[bit >> 6] >> (bit & 63) & 1;
   }
 
   void probe(PyObject* child, How how, int64_t value) {
-    if (maybe(child)) {
-      found(child, how, value);
+    if (may_be_wanted(child)) {
+      add_edge(child, how, value);
     }
   }
 
-  void found(PyObject* child, How how, int64_t value);
+  void add_edge(PyObject* child, How how, int64_t value);
   int32_t holder();
 
   static int visit_any(PyObject* child, void* self) {
@@ -119,31 +119,31 @@ class Search {
   ssize_t count_;
   int64_t first_text_;
   PyObject* fetch_;
-  PyObject* fresh_ = nullptr;
-  size_t cap_;
+  PyObject* all_objects_ = nullptr;
+  size_t max_new_holders_;
   int16_t pass_ = 0;
   Types types_;
   Nodes nodes_;
   std::vector<Edge> edges_;
-  std::vector<int32_t> targets_, wanted_, settled_, temporaries_;
-  std::vector<PyObject*> mains_;  // what names begin at whose entries are globals of __main__
+  std::vector<int32_t> targets_, wanted_, new_roots_, temporaries_;
+  std::vector<PyObject*> main_dicts_;  // dicts of the globals of __main__
   std::unordered_set<uintptr_t> skip_;
   struct KeyNumber {
     uint64_t key = 0;
     int64_t number = 0;
   };
-  KeyNumber key_numbers_[1024];  // of keys met lately: many dicts have the same ones
-  std::vector<int8_t> spaces_;  // for each row: its entries are attributes
+  KeyNumber key_numbers_[1024];  // of recent keys: many dicts have the same ones
+  std::vector<int8_t> are_attributes_;  // for each row: whether its entries are attributes
   std::vector<uint64_t> bloom_;
   uint64_t bloom_mask_ = 0;
   bool wants_containers_ = false;
   size_t new_holders_ = 0;
   PyObject* current_ = nullptr;
   const Type* current_type_ = nullptr;
-  int32_t current_number_ = -1;  // -1: not asked yet, -2: not to be used
+  int32_t current_number_ = -1;  // -1: not known yet, -2: not to be used
 };
 
-// Wanted are the holders, not looked at yet, by which a target without a name can be reached.
+// Chooses the nodes above unresolved targets whose holders have not been searched yet.
 bool Search::choose_wanted() {
   wanted_.clear();
   std::vector<int32_t> open, marked;
@@ -172,11 +172,11 @@ bool Search::choose_wanted() {
   for (const int32_t number : marked) {
     nodes_[number].marked = false;
   }
-  sift_wanted();
+  build_bloom_filter();
   return !wanted_.empty();
 }
 
-void Search::sift_wanted() {
+void Search::build_bloom_filter() {
   int bits = 14;
   while ((size_t{1} << bits) < 8 * wanted_.size()) {
     ++bits;
@@ -191,28 +191,28 @@ void Search::sift_wanted() {
       __builtin_prefetch(reinterpret_cast<const char*>(ahead) + 8);
     }
     const int32_t number = wanted_[index];
-    const uint64_t bit = scattered(nodes_[number].address) & bloom_mask_;
+    const uint64_t bit = slot_hash(nodes_[number].address) & bloom_mask_;
     bloom_[bit >> 6] |= uint64_t{1} << (bit & 63);
-    const Kind kind = types_.of(pointer(nodes_[number].address)).kind;
+    const Kind kind = types_.of(to_pointer(nodes_[number].address)).kind;
     wants_containers_ |= kind == kTuple || kind == kDict;
   }
 }
 
-// Most of the time goes into waiting for memory, so an object is asked for in two steps ahead of
-// its turn: first its header, then, its type being known, what lies behind it.
-void Search::look(PyObject* const* objects, ssize_t count) {
+// Most of the time is spent waiting for memory, so objects are prefetched in two steps: first the
+// header and then, when the type is known, the content.
+void Search::scan(PyObject* const* objects, ssize_t count) {
   new_holders_ = 0;
-  constexpr ssize_t kFar = 24, kNear = 8;
-  const Type* ahead[kNear];
-  for (ssize_t index = -kNear; index < count; ++index) {
-    if (index + kFar < count) {
-      __builtin_prefetch(reinterpret_cast<const char*>(objects[index + kFar]) + 8);
+  constexpr ssize_t kHeaderAhead = 24, kContentAhead = 8;
+  const Type* ahead[kContentAhead];
+  for (ssize_t index = -kContentAhead; index < count; ++index) {
+    if (index + kHeaderAhead < count) {
+      __builtin_prefetch(reinterpret_cast<const char*>(objects[index + kHeaderAhead]) + 8);
     }
-    const Type*& turn = ahead[(index + kNear) % kNear];
+    const Type*& turn = ahead[(index + kContentAhead) % kContentAhead];
     const Type* const type = turn;
-    if (index + kNear < count) {
-      turn = &types_.of(objects[index + kNear]);
-      prefetch_behind(objects[index + kNear], *turn);
+    if (index + kContentAhead < count) {
+      turn = &types_.of(objects[index + kContentAhead]);
+      prefetch_content(objects[index + kContentAhead], *turn);
     }
     if (index >= 0) {
       visit(objects[index], *type);
@@ -220,39 +220,39 @@ void Search::look(PyObject* const* objects, ssize_t count) {
   }
 }
 
-void Search::look_at_main() {
-  look(mains_.data(), static_cast<ssize_t>(mains_.size()));
-  settle();
+void Search::scan_main() {
+  scan(main_dicts_.data(), static_cast<ssize_t>(main_dicts_.size()));
+  resolve();
 }
 
-void Search::forget_passes() {
+void Search::clear_passes() {
   for (Node& node : nodes_) {
     node.wanted = node.resolved ? node.wanted : -1;
   }
 }
 
-// Nobody may hold a tuple that is still being made while other threads run: the one that makes it
-// would fail. So no tuple is among the objects that the caller holds, and all are fetched here, for
-// the time of one call, in which no other thread runs.
-void Search::go_on_through_tuples() {
-  fresh_ = PyObject_CallNoArgs(fetch_);
-  if (fresh_ == nullptr) {
+// The maker of a tuple fails if another thread refers to it meanwhile. So the caller's objects
+// contain no tuples; they are fetched here for one call, in which no other thread runs.
+void Search::scan_tuples() {
+  all_objects_ = PyObject_CallNoArgs(fetch_);
+  if (all_objects_ == nullptr) {
     PyErr_Clear();
     return;
   }
-  skip_.insert(reinterpret_cast<uintptr_t>(fresh_));
+  skip_.insert(reinterpret_cast<uintptr_t>(all_objects_));
+  PyObject* const* items = list_items(all_objects_);
   std::vector<PyObject*> tuples;
   std::copy_if(
-      list_items(fresh_), list_items(fresh_) + size_of(fresh_), std::back_inserter(tuples),
+      items, items + size_of(all_objects_), std::back_inserter(tuples),
       [](PyObject* object) { return type_of(object) == &PyTuple_Type; });
-  forget_passes();
-  const int16_t end = static_cast<int16_t>(pass_ + kDepth);
+  clear_passes();
+  const int16_t end = static_cast<int16_t>(pass_ + kMaxReferences);
   for (bool first = true; ++pass_ < end && choose_wanted(); first = false) {
-    look(tuples.data(), static_cast<ssize_t>(tuples.size()));
+    scan(tuples.data(), static_cast<ssize_t>(tuples.size()));
     if (!first) {
-      look(objects_, count_);
+      scan(objects_, count_);
     }
-    settle();
+    resolve();
     if (all_resolved()) {
       return;
     }
@@ -302,7 +302,7 @@ void Search::visit(PyObject* object, const Type& type) {
       visit_items(tuple_items(object), size_of(object));
       break;
     case kDict: {
-      if (shows_an_instance(object)) {
+      if (shows_inline_values(object)) {
         return;
       }
       ssize_t position = 0;
@@ -328,23 +328,23 @@ int32_t Search::holder() {
   const auto address = reinterpret_cast<uintptr_t>(current_);
   int32_t number = skip_.count(address) ? -2 : nodes_.find(current_);
   if (number == -1) {
-    number = ++new_holders_ > cap_ ? -2 : nodes_.add_new(current_);
+    number = ++new_holders_ > max_new_holders_ ? -2 : nodes_.add_new(current_);
   }
   current_number_ = number;
   if (number >= 0) {
     switch (current_type_->kind) {
-      case kType: begin(number, kClass); break;
-      case kModule: begin(number, kOtherModule); break;
-      case kFunction: begin(number, kFunctionOrigin); break;
-      case kGenerator: begin(number, kGeneratorOrigin); break;
-      case kFrame: begin(number, kFrameOrigin); break;
+      case kType: add_root(number, kClass); break;
+      case kModule: add_root(number, kOtherModule); break;
+      case kFunction: add_root(number, kFunctionOrigin); break;
+      case kGenerator: add_root(number, kGeneratorOrigin); break;
+      case kFrame: add_root(number, kFrameOrigin); break;
       default: break;
     }
   }
   return number;
 }
 
-void Search::found(PyObject* child, How how, int64_t value) {
+void Search::add_edge(PyObject* child, How how, int64_t value) {
   const int32_t number = nodes_.find(child);
   if (number < 0 || nodes_[number].wanted != pass_) {
     return;

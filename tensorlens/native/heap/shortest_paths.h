@@ -1,4 +1,4 @@
-// From who holds whom to names: the shortest path to each object, and its rows.
+// Names from references: the shortest path to each object, written as rows.
 
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace {
 
-// Fewer steps win, then where the name begins, then what can be written down, then the order of
-// the heap.
-bool Search::better(const Edge& edge, int32_t than) const {
+// Compares by number of references, then by the origin of the name, then by whether the reference
+// can be named, then by the order of the heap.
+bool Search::is_better(const Edge& edge, int32_t than) const {
   if (than < 0) {
     return true;
   }
@@ -26,8 +26,8 @@ bool Search::better(const Edge& edge, int32_t than) const {
   return &edge < &other;
 }
 
-// Gives a name to all that can be reached from what has one, the nearest first.
-void Search::settle() {
+// Resolves all nodes that can be reached from resolved ones, the nearest first.
+void Search::resolve() {
   std::vector<std::vector<int32_t>> steps;
   const auto add = [&](int32_t number, int16_t distance) {
     if (static_cast<size_t>(distance) >= steps.size()) {
@@ -35,15 +35,15 @@ void Search::settle() {
     }
     steps[distance].push_back(number);
   };
-  for (const int32_t number : settled_) {
+  for (const int32_t number : new_roots_) {
     add(number, nodes_[number].distance);
   }
-  settled_.clear();
-  // a holder with a name may have got new edges from the latest pass
+  new_roots_.clear();
+  // the latest pass may have added edges to resolved holders
   for (const int32_t number : wanted_) {
     for (int32_t edge = nodes_[number].into; edge >= 0; edge = edges_[edge].next_into) {
-      const Node& holder = nodes_[edges_[edge].holder];
-      if (holder.resolved && !nodes_[number].resolved && better(edges_[edge], nodes_[number].best)) {
+      const bool is_resolved = nodes_[edges_[edge].holder].resolved;
+      if (is_resolved && !nodes_[number].resolved && is_better(edges_[edge], nodes_[number].best)) {
         nodes_[number].best = edge;
       }
     }
@@ -52,7 +52,7 @@ void Search::settle() {
     }
   }
   for (size_t distance = 0; distance < steps.size(); ++distance) {
-    // what is added from here on is one step farther
+    // nodes added from here on are one step farther
     const std::vector<int32_t> now = std::move(steps[distance]);
     for (const int32_t number : now) {
       Node& node = nodes_[number];
@@ -69,7 +69,7 @@ void Search::settle() {
     for (const int32_t number : now) {
       for (int32_t edge = nodes_[number].out; edge >= 0; edge = edges_[edge].next_out) {
         Node& child = nodes_[edges_[edge].child];
-        if (!child.resolved && better(edges_[edge], child.best)) {
+        if (!child.resolved && is_better(edges_[edge], child.best)) {
           child.best = edge;
           add(edges_[edge].child, static_cast<int16_t>(distance + 1));
         }
@@ -78,39 +78,38 @@ void Search::settle() {
   }
 }
 
-// What no name reaches begins at a temporary, else at what nothing holds, else within a circle.
-void Search::begin_elsewhere() {
+// Adds roots for unresolved nodes: temporaries, then objects without a holder, then cycles.
+void Search::add_other_roots() {
   wanted_.clear();
   for (const int32_t number : temporaries_) {
-    begin(number, kTemporary);
+    add_root(number, kTemporary);
   }
-  settle();
-  const auto begin_where = [&](Origin origin, auto&& suits) {
+  resolve();
+  const auto add_roots = [&](Origin origin, auto&& is_root) {
     const auto count = static_cast<int32_t>(nodes_.size());
     for (int32_t number = 0; number < count; ++number) {
-      // a tuple that nothing holds may be one that is being made
-      if (!nodes_[number].resolved && nodes_[number].out >= 0 && suits(nodes_[number]) &&
-          types_.of(pointer(nodes_[number].address)).kind != kTuple) {
-        begin(number, origin);
+      // a tuple without a holder may be one that is being made
+      if (!nodes_[number].resolved && nodes_[number].out >= 0 && is_root(nodes_[number]) &&
+          types_.of(to_pointer(nodes_[number].address)).kind != kTuple) {
+        add_root(number, origin);
       }
     }
-    settle();
+    resolve();
   };
-  begin_where(kTop, [](const Node& node) { return node.into < 0; });
-  begin_where(kCycle, [&](const Node& node) {
-    const Kind kind = types_.of(pointer(node.address)).kind;
-    return kind == kOther;
+  add_roots(kTop, [](const Node& node) { return node.into < 0; });
+  add_roots(kCycle, [&](const Node& node) {
+    return types_.of(to_pointer(node.address)).kind == kOther;
   });
-  begin_where(kCycle, [](const Node&) { return true; });
+  add_roots(kCycle, [](const Node&) { return true; });
 }
 
 int64_t Search::number_of_key(PyObject* key, bool attribute, Rows& rows) {
   const uint64_t known = reinterpret_cast<uint64_t>(key) | (attribute ? 1 : 0);
-  KeyNumber& place = key_numbers_[hash_of(known) >> 54];
+  KeyNumber& place = key_numbers_[hash_address(known) >> 54];
   if (place.key != known) {
     place = KeyNumber{known, first_text_ + static_cast<int64_t>(rows.keys.size())};
     rows.keys.push_back(key);
-    const bool is_short = type_of(key) == &PyUnicode_Type && size_of(key) <= kLongestKey;
+    const bool is_short = type_of(key) == &PyUnicode_Type && size_of(key) <= kMaxKeyLength;
     rows.written.push_back(attribute ? kBare : is_short ? kQuoted : kDescribed);
   }
   return place.number;
@@ -120,29 +119,29 @@ void Search::write_row(int32_t number, Rows& rows) {
   Node& node = nodes_[number];
   node.row = static_cast<int32_t>(rows.how.size());
   auto* object = reinterpret_cast<PyObject*>(node.address);
-  int32_t from = -1;
+  int32_t holder_row = -1;
   How how = kRoot;
   int64_t value = node.origin;
-  bool space = node.origin == kMain || node.origin == kOtherModule;
+  bool has_attributes = node.origin == kMain || node.origin == kOtherModule;
   if (node.best >= 0) {
     const Edge& edge = edges_[node.best];
     const Node& holder = nodes_[edge.holder];
-    from = holder.row;
+    holder_row = holder.row;
     how = edge.how;
     value = edge.value;
-    space = how == kVars;
+    has_attributes = how == kVars;
     auto* key = reinterpret_cast<PyObject*>(value);
     if (how == kOpaque) {
       auto* holding = reinterpret_cast<PyObject*>(holder.address);
       key = inline_name(holding, types_.of(holding), object);
       how = key != nullptr ? kAttribute : kOpaque;
-    } else if (how == kValue && spaces_[from] && type_of(key) == &PyUnicode_Type) {
+    } else if (how == kValue && are_attributes_[holder_row] && type_of(key) == &PyUnicode_Type) {
       how = kAttribute;
     }
     if (how == kAttribute || how == kValue) {
       int overflow = 1;
-      const bool whole = how == kValue && type_of(key) == &PyLong_Type;
-      const int64_t index = whole ? PyLong_AsLongLongAndOverflow(key, &overflow) : 0;
+      const bool is_int = how == kValue && type_of(key) == &PyLong_Type;
+      const int64_t index = is_int ? PyLong_AsLongLongAndOverflow(key, &overflow) : 0;
       if (overflow == 0) {
         how = kItem;
         value = index;
@@ -150,25 +149,26 @@ void Search::write_row(int32_t number, Rows& rows) {
                  std::count(g_layout.transparent, g_layout.transparent + 3, key) != 0) {
         how = kAlias;
         value = 0;
-        space = true;
+        has_attributes = true;
       } else {
         value = number_of_key(key, how == kAttribute, rows);
       }
-    } else if (how == kItem && static_cast<How>(rows.value[from]) == kClosure &&
-               rows.how[from] == kAlias) {
+    } else if (how == kItem && static_cast<How>(rows.value[holder_row]) == kClosure &&
+               rows.how[holder_row] == kAlias) {
       how = kClosureVariable;
-    } else if (how == kContents && (rows.how[from] == kClosureVariable || rows.how[from] == kLocal)) {
+    } else if (how == kContents &&
+               (rows.how[holder_row] == kClosureVariable || rows.how[holder_row] == kLocal)) {
       how = kAlias;
     } else if (how == kVars || how == kClosure) {
       value = how;
       how = kAlias;
     }
   }
-  rows.holder.push_back(from);
+  rows.holder.push_back(holder_row);
   rows.how.push_back(how);
   rows.value.push_back(value);
   rows.address.push_back(node.address);
-  spaces_.push_back(space);
+  are_attributes_.push_back(has_attributes);
 }
 
 void Search::write(Rows& rows) {
