@@ -1,4 +1,4 @@
-"""The ``tensorlens`` command: verbs, whose modules are imported only when they are asked for."""
+"""The ``tensorlens`` command. A verb's module is imported only when the verb is used."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ QUESTIONS = {
         "doctor": "what can be measured here, and how to get the rest",
     },
 }
-"""The verbs, by when one asks, with the question that each answers."""
+"""Verbs and the question each answers, grouped by when it is asked."""
 VERBS = tuple(verb for verbs in QUESTIONS.values() for verb in verbs)
 MODULES = {
     "suggest": "compare",
     "plan": "estimate",
     **dict.fromkeys(("show", "diff", "merge", "convert", "mcp"), "saved"),
 }
-"""The module of a verb where it is called otherwise; in it, ``add_<verb>`` adds the parser."""
+"""Modules of verbs not named after the verb. Their ``add_<verb>`` adds its parser."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    What a program started by ``tensorlens run`` raises passes through, so that it ends as it
+    Exceptions of a program started by ``tensorlens run`` propagate, so that it ends as it
     would without tensorlens.
     """
     given = list(sys.argv[1:] if argv is None else argv)
@@ -78,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        # a disk that is full: what is left in the buffer is not tried again at exit
+        # e.g. a full disk: do not write the rest of the buffer at exit
         with suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return complain(TensorlensError(f"{error.strerror or error}{_place(error)}"))
+        return complain(TensorlensError(f"{error.strerror or error}{_filename_suffix(error)}"))
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -98,7 +98,7 @@ def _as_typed(error: TensorlensError, parser: argparse.ArgumentParser) -> Tensor
     return error
 
 
-def _place(error: OSError) -> str:
+def _filename_suffix(error: OSError) -> str:
     return "" if error.filename is None else f": {os.fsdecode(error.filename)}"
 
 
@@ -123,7 +123,7 @@ _UNRECOGNIZED = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
 class _OneLineParser(argparse.ArgumentParser):
     verb = ""
-    """The command that was given, which has a page of help."""
+    """The verb on the command line, for the hint at its help page."""
 
     def error(self, message: str) -> NoReturn:
         unknown = _UNRECOGNIZED.match(message)

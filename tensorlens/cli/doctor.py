@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Yield what is found, first what everything rests on."""
+    """Yield the findings: Python, the frameworks, then extras of reports."""
     yield _python()
     for name in _FRAMEWORKS:
         found = _framework(name)
@@ -87,7 +87,7 @@ def _python() -> Finding:
 
 
 def _framework(name: str) -> list[Finding]:
-    """Return what a process of its own finds of a framework."""
+    """Examine a framework in a process of its own."""
     if find_spec(name) is None:
         return [Finding(name, False, f"not installed; pip install 'tensorlens[{name}]'")]
     program = [sys.executable, "-m", "tensorlens.frameworks.diagnosis", name]

@@ -1,8 +1,7 @@
-"""Puts the decorator on every function of chosen files as they are compiled.
+"""Decorate the functions of chosen files when these are compiled.
 
-``line_profiler.autoprofile`` rewrites the functions. It is applied to each chosen file when that
-file is imported, wherever from, rather than to the imports of the script: a function is wrapped
-before anyone can take it by ``from module import function``, and nothing else is traced.
+Each chosen file is rewritten when it is imported, from wherever: a function is wrapped before
+``from module import function`` can take it, and nothing else is traced.
 
 The top-level lines of the program itself are measured too, where they do its work. A framework's
 memory is counted from its import on, so they are measured from the first import that brought one.
@@ -18,8 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
-
-from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransformer
 
 from tensorlens.cli.program import plain_code
 from tensorlens.cli.targets import DEFINITIONS, Target
@@ -119,11 +116,10 @@ class _Loader(SourceFileLoader):
         return self._instrument.compile(self.get_data(self.path), self.path)
 
 
-class _Decorating(AstProfileTransformer):  # type: ignore[misc]
+class _Decorating(ast.NodeTransformer):
     """Adds the innermost decorator to the functions that are named, or to all."""
 
     def __init__(self, qualnames: Sequence[str | None]) -> None:
-        super().__init__(profiler_name=_UNNAMED_DECORATOR)
         self._everything = None in qualnames
         self._named = {name for name in qualnames if name is not None}
         self._scope: list[str] = []
@@ -135,10 +131,9 @@ class _Decorating(AstProfileTransformer):  # type: ignore[misc]
         is_chosen = self._everything or any(prefix in self._named for prefix in prefixes)
         if is_chosen and not words & _CODE_READERS:
             named = ".".join(self._scope) in self._named
-            self._profiler_name = _NAMED_DECORATOR if named else _UNNAMED_DECORATOR
-            node = super()._visit_func_def(node)
-        else:
-            self.generic_visit(node)
+            decorator = _NAMED_DECORATOR if named else _UNNAMED_DECORATOR
+            node.decorator_list.append(ast.Name(decorator, ast.Load()))
+        self.generic_visit(node)
         self._scope.pop()
         return node
 

@@ -130,17 +130,17 @@ def _target(typed: str, program: Program) -> Target:
 
 
 class WatchedRun:
-    """One run: finds the steps of the program's loop, and reports when the process ends."""
+    """A run whose loop steps are judged; it reports when the process ends."""
 
     def __init__(self, called: Invocation, target: Target | None, judge: LoopJudge) -> None:
         self._called = called
         self._target = target
         self._judge = judge
         self._instrument = Instrument([target] if target else [], self._decorate)
-        self._arrived = False
+        self._framework_arrived = False
         self._follow_no_more: Callable[[], None] | None = None
         self._state = "was never defined"
-        """What is known of the function that makes a step, where it made none."""
+        """Why the function of ``--step`` made no step."""
 
     def start(self) -> None:
         """Take part in imports, and report when the process ends."""
@@ -166,7 +166,7 @@ class WatchedRun:
         return _LEAK_FOUND if fails and self._judge.finish() else 0
 
     def _begin(self) -> None:
-        self._arrived = True
+        self._framework_arrived = True
         if self._judge.made:
             # the loop is one of the framework that was there before
             return
@@ -188,7 +188,7 @@ class WatchedRun:
             self._state = "is a generator or coroutine: name the function that runs it"
             return function
         self._state = "was never called"
-        return _ending(function, self._judge)
+        return _ends_step(function, self._judge)
 
     def _at_exit(self, process: str | None) -> None:
         if process is not None:
@@ -217,7 +217,7 @@ class WatchedRun:
 
     def _why_nothing(self) -> str:
         start, end = "nothing was judged: ", self._called.not_written()
-        if not self._arrived:
+        if not self._framework_arrived:
             return f"{start}the program never imported {' or '.join(supported())}{end}"
         if self._judge.made:
             return f"{start}the loop made too few steps: {self._judge.made}{end}"
@@ -232,7 +232,7 @@ class WatchedRun:
 
 
 def _when_stepped(judge: LoopJudge) -> Callable[[], None]:
-    """Judge after each step of the first optimizer to step; return what ends that."""
+    """Judge after each step of the first optimizer to step; return a function to stop."""
     leaders: list[Adapter] = []
 
     def stepped(adapter: Adapter) -> None:
@@ -250,8 +250,8 @@ class _Depth(threading.local):
     calls = 0
 
 
-def _ending(function: Any, judge: LoopJudge) -> Any:
-    """Return the function, whose outermost call ends a step when it has returned."""
+def _ends_step(function: Any, judge: LoopJudge) -> Any:
+    """Wrap a function so that a step ends when its outermost call returns."""
     depth, step_ended = _Depth(), judge.step_ended
 
     @functools.wraps(function)

@@ -29,19 +29,19 @@ _PATIENCE = 2.0
 
 
 def say(text: str) -> None:
-    """Print one line on standard error; where there is none, nobody is told."""
-    # names of files and functions may hold what a terminal obeys
+    """Print one line on standard error, if it is open."""
+    # names of files and functions may hold terminal escapes
     line = printable(" ".join(text.split("\n")))
     with suppress(OSError, ValueError, AttributeError):
         write(f"tensorlens: {line}\n", sys.stderr)
 
 
 def show(text: str) -> None:
-    """Print an answer on standard output; where there is none, nothing.
+    """Print an answer on standard output, if it is open.
 
     Raises:
         TensorlensError: it could not be written.
-        BrokenPipeError: its reader has seen enough.
+        BrokenPipeError: its reader has closed it.
     """
     try:
         write(for_stream(text, sys.stdout), sys.stdout)
@@ -53,22 +53,22 @@ def show(text: str) -> None:
 
 
 def show_details(details: str) -> None:
-    """Print on standard error what a program that failed wrote last."""
+    """Print the last output of a failed program on standard error."""
     if details and sys.stderr is not None:
         sys.stderr.write(details.rstrip("\n") + "\n")
 
 
 def complain(error: TensorlensError) -> int:
-    """Print an error of tensorlens's own and return the exit code it asks for."""
+    """Print an error of tensorlens's own and return its exit code."""
     show_details(getattr(error, "details", ""))
     say(f"error: {error}")
     return error.exit_code
 
 
 class DocumentStream:
-    """Standard output, kept for one JSON document while a program runs.
+    """Standard output, reserved for one JSON document while a program runs.
 
-    From here on standard output of this process, and of those that it starts, is standard error.
+    Once it is created, this process and its children write to standard error instead.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class DocumentStream:
             os.dup2(2, 1)
 
     def write(self, record: Record) -> None:
-        """Write the document; of the ranks of a job the first does, as with tables."""
+        """Write the document; in a job only the first rank does, as with tables."""
         if self._descriptor is None or not config.prints_tables():
             return
         # the number may be that of a file of the program by now
@@ -100,7 +100,7 @@ class DocumentStream:
 
 
 def _file_of(descriptor: int) -> tuple[int, int] | None:
-    """Return which file is open there; None where none is."""
+    """Return device and inode of an open descriptor; None if it is closed."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -110,7 +110,7 @@ def _file_of(descriptor: int) -> tuple[int, int] | None:
 
 @contextmanager
 def waiting(doing: str) -> Iterator[None]:
-    """Say what is being done if it takes longer than people wait in silence."""
+    """Print what is being done if it takes longer than :data:`_PATIENCE`."""
     timer = Timer(_PATIENCE, say, (f"{doing} …",))
     timer.daemon = True
     timer.start()
@@ -150,9 +150,9 @@ class Output:
 
     @classmethod
     def of_program(cls, typed: str, overwrite: bool) -> Output:
-        """Return :meth:`checked` for what a program is run with, which may be one rank of several.
+        """Return the output of a verb that runs a program.
 
-        Then the file is ``run.rank1.4711.json`` for ``run.json``: each rank has its own.
+        A rank of a job writes a file of its own: ``run.rank1.4711.json`` for ``run.json``.
 
         Raises:
             TensorlensError: as :meth:`checked` does.
@@ -275,7 +275,7 @@ def kind_text(record: Record) -> str:
 
 @contextmanager
 def damage_errors(*files: str) -> Iterator[None]:
-    """Turn what a record of one of these files raises, whose figures are no figures, into one line.
+    """Report in one line an exception that damaged figures of a record raise.
 
     Raises:
         FileFormatError: in place of any exception but an :exc:`OSError` and our own.

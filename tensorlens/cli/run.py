@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         output = Output.of_report(args, " would keep a recording: give it to --record")
         recorded = _recorded(args, output) if args.record else None
-        _switch_on(output)
+        _enable(output)
         called = Invocation.of(args, words, output)
         program = called.program
         is_default = not args.profile and not args.record and program.is_unmarked
@@ -133,7 +133,8 @@ def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
     return RecordedRun(target, limit, shlex.split(args.parser.prog))
 
 
-def _switch_on(output: Output | None) -> None:
+def _enable(output: Output | None) -> None:
+    """Enable tensorlens here and in workers, whose file is named after the output."""
     set_workers_output(None if output is None else output.path)
     # through the environment, so that spawned workers of the program follow
     if not config.load().enabled:

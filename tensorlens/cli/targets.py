@@ -24,7 +24,7 @@ class Target:
     """A file, a folder, or a function, method or class in a file."""
 
     typed: str
-    """Text that the user gave to ``-p``."""
+    """Text that the user gave to ``-p`` or ``--step``."""
     path: Path
     """A source file, or a folder that stands for all source files below it."""
     qualname: str | None = None

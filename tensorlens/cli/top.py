@@ -165,7 +165,7 @@ class _Screen:
 
 
 class _Keys:
-    """Does what keys ask for; the answer is the view's message."""
+    """Handler of pressed keys; the result is the view's message."""
 
     def __init__(self, process: ServedProcess, view: ProcessView) -> None:
         self._process, self._view = process, view
@@ -173,7 +173,7 @@ class _Keys:
         """The number before ``r``."""
 
     def take(self, key: str) -> None:
-        """Do what a key asks for."""
+        """Handle a key."""
         self._typed = (self._typed + key)[-4:] if key.isdigit() else self._typed
         self._view.message = f"{self._typed} steps: r records them" if self._typed else ""
         try:
@@ -207,7 +207,7 @@ def _free_name(start: str, ending: str) -> str:
 
 @contextlib.contextmanager
 def _pressed() -> Iterator[Callable[[float], str]]:
-    """Give what waits some seconds for a key; it returns ``""`` where none was pressed."""
+    """Yield a function that waits some seconds for a key; it returns ``""`` if none is pressed."""
     if not is_terminal(sys.stdin):
         yield _asleep
         return

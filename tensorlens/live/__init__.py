@@ -15,14 +15,14 @@ from tensorlens.lazy import attach
 VARIABLE = "TENSORLENS_LIVE"
 
 
-def is_wanted(value: str | None) -> bool:
+def asks_to_serve(value: str | None) -> bool:
     """Tell whether a value of :data:`VARIABLE` asks for a process that can be watched."""
     return bool(value and value.strip()) and config.is_on(value)
 
 
 def prepare() -> None:
     """Serve from the import of a framework on, where the environment asks for it."""
-    if is_wanted(os.environ.get(VARIABLE)):
+    if asks_to_serve(os.environ.get(VARIABLE)):
         from tensorlens.frameworks.registry import when_any_imported
 
         when_any_imported(functools.partial(serve, follows_steps=True))

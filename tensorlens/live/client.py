@@ -1,4 +1,4 @@
-"""Client of a process that serves: finds its socket, or has it open one, and asks."""
+"""Client of a served process: find its socket, or make it open one, and send requests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import psutil
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.guards import reason
-from tensorlens.live import VARIABLE, is_wanted
-from tensorlens.live.protocol import VERSION, Ask, Channel, addresses, connected, require_unix
+from tensorlens.live import VARIABLE, asks_to_serve
+from tensorlens.live.protocol import VERSION, Ask, Channel, addresses, connect, require_unix
 from tensorlens.ranks import current_rank
 
 _REPLY_SECONDS = 30.0
 """Seconds for a reply."""
 _ENDING = 1.0
-"""Seconds that a process may take to end."""
+"""Seconds to wait for the end of a process."""
 
 
 class ProcessEnded(TensorlensError):
-    """The process that was watched is there no more."""
+    """The watched process has ended."""
 
 
 class ServedProcess:
@@ -51,7 +51,7 @@ class ServedProcess:
             self._channel.send({"ask": ask, **options})
             reply = self._channel.receive()
         except TimeoutError:
-            # the reply may come late: nobody is to take it for that to the next request
+            # a late reply must not be taken for that to the next request
             self._channel.close()
             self._channel = _channel(self.pid)
             raise TensorlensError(
@@ -60,7 +60,7 @@ class ServedProcess:
         except (OSError, ValueError):
             reply = None
         if reply is None:
-            raise self._end()
+            raise self._ended_error()
         version = reply.pop("version", None)
         if version != VERSION:
             raise TensorlensError(f"process {self.pid} runs another release of tensorlens")
@@ -68,7 +68,7 @@ class ServedProcess:
             raise TensorlensError(str(reply["error"]))
         return reply
 
-    def _end(self) -> TensorlensError:
+    def _ended_error(self) -> TensorlensError:
         """Return why the connection is closed."""
         # the descriptors of a process are closed before it is gone
         deadline = time.monotonic() + _ENDING
@@ -79,7 +79,7 @@ class ServedProcess:
         return ProcessEnded(f"process {self.pid} has ended")
 
     def close(self) -> None:
-        """Leave it alone."""
+        """Close the connection."""
         self._channel.close()
 
 
@@ -119,7 +119,7 @@ def _channel(pid: int) -> Channel:
     def found() -> list[Path]:
         return addresses(uid, pid, environment)
 
-    is_prepared = is_wanted(environment.get(VARIABLE))
+    is_prepared = asks_to_serve(environment.get(VARIABLE))
     can_be_entered = hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
     connection = _connection(pid, found())
     if connection is None and process is not None and can_be_entered:
@@ -141,7 +141,7 @@ def _process(pid: int) -> psutil.Process | None:
 
 
 def _owner(process: psutil.Process) -> int:
-    """Return the user of a process; this one where that cannot be read."""
+    """Return the user id of a process; our own if it cannot be read."""
     try:
         return int(process.uids().effective)
     except psutil.Error:
@@ -149,7 +149,7 @@ def _owner(process: psutil.Process) -> int:
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """Return what a process was started with; nothing where that cannot be read."""
+    """Return the initial environment of a process; empty if it cannot be read."""
     try:
         return process.environ()
     except (psutil.Error, OSError):
@@ -159,7 +159,7 @@ def _environment(process: psutil.Process) -> Mapping[str, str]:
 def _connection(pid: int, paths: Sequence[Path]) -> socket.socket | None:
     for path in paths:
         try:
-            return connected(path)
+            return connect(path)
         except ConnectionRefusedError:
             continue
         except OSError as error:
@@ -177,7 +177,7 @@ def _reason(
         return f"there is no process {pid}"
     if _owner(process) != os.geteuid():
         return f"process {pid} is another user's"
-    if is_wanted(environment.get(VARIABLE)):
+    if asks_to_serve(environment.get(VARIABLE)):
         return (
             f"process {pid} has {VARIABLE}=1, but cannot be watched yet: it has to import"
             " tensorlens, and torch or tensorflow; if it did, its standard error tells more"

@@ -1,4 +1,4 @@
-"""How a process is asked: by lines of JSON over a Unix socket that its user alone can open."""
+"""Protocol between watcher and job: lines of JSON over a Unix socket private to its user."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tensorlens.folders import temporary_folder
 from tensorlens.lines.region import DeviceLevel
 
 VERSION = 2
-"""To be raised with every change of what replies have."""
+"""Raise it with every change of a reply's fields."""
 _LONGEST = 1 << 24
-"""Bytes of a line."""
+"""Maximum bytes of a line."""
 
 
 class Ask(StrEnum):
@@ -53,7 +53,7 @@ class JobLevels:
     """Steps of its optimizer since it is served; None where they are not counted."""
     devices: tuple[DeviceLevel, ...]
     notes: tuple[str, ...]
-    """Why a figure is not known."""
+    """Reasons why figures are unknown."""
     recording: str
     """State of a recording that was asked for; empty where none was."""
     is_recording: bool
@@ -61,7 +61,7 @@ class JobLevels:
 
 @dataclass(frozen=True, slots=True)
 class LineTotal:
-    """Blocks that one line allocated and that live."""
+    """Live blocks allocated by one line."""
 
     line: str
     """``train.py:12 in step``; empty where it is not known."""
@@ -77,7 +77,7 @@ class LineTotals:
     """Live bytes by the line that allocated them."""
 
     seconds: float
-    """How long lines have been noted."""
+    """Seconds since the recording of lines began."""
     rows: tuple[LineTotal, ...]
     notes: tuple[str, ...]
 
@@ -93,7 +93,7 @@ class RoleTotal:
 
 @dataclass(frozen=True, slots=True)
 class TensorTotal:
-    """One tensor that stands for its storage, or several that have a name in common."""
+    """One tensor per storage, or several with one name."""
 
     name: str
     count: int
@@ -108,7 +108,7 @@ class TensorTotals:
     """A census in figures."""
 
     seconds: float
-    """How long it took."""
+    """Duration of the census."""
     count: int
     roles: tuple[RoleTotal, ...]
     rows: tuple[TensorTotal, ...]
@@ -132,7 +132,7 @@ class Channel:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None where there is none that ends.
+        """Return the next message; None if the stream ends before a complete one.
 
         Raises:
             OSError: the other end is gone, or sends nothing.
@@ -174,9 +174,9 @@ def listener() -> tuple[socket.socket, Path]:
     for folder in _own_folders():
         try:
             _make_private(folder)
-            _tidy(folder)
+            _remove_stale_sockets(folder)
             path = folder / f"{os.getpid()}.sock"
-            return _bound(path), path
+            return _listen_at(path), path
         except OSError as error:
             problems.append(f"{folder}: {error.strerror or error}")
     raise TensorlensError("; ".join(problems) or "no folder for its socket: set TMPDIR to one")
@@ -189,8 +189,8 @@ def addresses(uid: int, pid: int | None, *environments: Mapping[str, str]) -> li
     return [path for folder in folders for path in _matches(folder, pattern)]
 
 
-def connected(path: Path) -> socket.socket:
-    """Return a socket that is connected to one that listens.
+def connect(path: Path) -> socket.socket:
+    """Connect to a listening socket.
 
     Raises:
         ConnectionRefusedError: nobody listens any more.
@@ -206,7 +206,7 @@ def connected(path: Path) -> socket.socket:
 
 
 def _own_folders() -> Iterator[Path]:
-    """Give the folders that this process may put its socket into."""
+    """Yield the folders that may hold this process's socket."""
     runtime = Path(os.environ.get(_RUNTIME, ""))
     if runtime.is_absolute():
         yield runtime / _NAME
@@ -239,7 +239,7 @@ def _make_private(folder: Path) -> None:
         folder.chmod(_PRIVATE_FOLDER)
 
 
-def _bound(path: Path) -> socket.socket:
+def _listen_at(path: Path) -> socket.socket:
     """Return a socket that listens at a path, in place of one that is left there."""
     # others remove a socket at which nobody listens, and this one does not yet
     first = path.with_suffix(".new")
@@ -256,14 +256,14 @@ def _bound(path: Path) -> socket.socket:
     return listening
 
 
-def _tidy(folder: Path) -> None:
+def _remove_stale_sockets(folder: Path) -> None:
     """Remove the sockets of a folder at which nobody listens.
 
-    A process of another namespace cannot be told by its number: only its socket says that it lives.
+    The PID of a process in another namespace says nothing: only its socket tells that it lives.
     """
     for path in folder.glob("*.sock"):
         try:
-            connected(path).close()
+            connect(path).close()
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except OSError:

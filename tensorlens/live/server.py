@@ -170,7 +170,7 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
     devices = [each for each in inventories(snapshot, View(top=_ROWS)) if each.is_memory]
     rows = [
         TensorTotal(
-            # what only a library's function holds is called after that: <cell>, <tuple>
+            # held only by a library's frame, its name is a type, e.g. <cell>: show none
             name="" if _BY_TYPE.match(row.name) else printable(row.name),
             count=row.count,
             role=row.first.role,

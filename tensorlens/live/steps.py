@@ -64,7 +64,7 @@ class StepCounter:
         return recording.state
 
     def _stepped(self, adapter: Adapter) -> None:
-        """A step has ended, in the thread that made it."""
+        """Count a step, in the thread that made it."""
         self._leader = self._leader or adapter
         if self._leader is adapter:
             self.count = (self.count or 0) + 1
@@ -73,7 +73,7 @@ class StepCounter:
 
 
 class StepRecording:
-    """Records from the end of a step on, and is written when it has seen so many.
+    """A recording that begins at the end of a step and is written after a number of steps.
 
     It begins and ends in the thread that steps: there, nothing runs through the hooks that come
     and go with it. Another thread writes it.
@@ -99,7 +99,7 @@ class StepRecording:
         return self.is_on and not self._has_begun and not self._has_ended.is_set()
 
     def step_ends(self, number: int) -> None:
-        """A step has ended: begin, go on or end. The step does not wait for another thread."""
+        """Begin, continue or end the recording after a step, without waiting for another thread."""
         if self._has_ended.is_set() or not self._lock.acquire(blocking=False):
             return
         try:
@@ -128,7 +128,7 @@ class StepRecording:
                 self._end()
 
     def finish(self) -> None:
-        """The process ends: write what there is."""
+        """Write what there is, as the process ends."""
         with self._lock:
             if not self._has_ended.is_set():
                 self._end()

@@ -34,17 +34,17 @@ from tensorlens.render.source import clipped
 from tensorlens.render.text import TextRenderer
 
 _SERIES = 60
-"""Looks that a picture over time is of."""
-_CENSUS_SHARE = 0.02
-"""A census stops the program; so much of its time may go into them."""
-_CENSUS_LEAST = 2.0
-"""Seconds between two of them."""
+"""Looks in the chart of peaks."""
+_CENSUS_TIME_FRACTION = 0.02
+"""Fraction of the time that censuses, which stop the program, may take."""
+_MIN_CENSUS_INTERVAL = 2.0
+"""Seconds between two censuses."""
 _ROWS = 10
-"""Of each table, where nothing limits its height."""
+"""Rows of each table if the height is unlimited."""
 _SORTS = tuple(Sort)
-_LEAST_LOOKS = 4
-_LEAST_GROWTH, _GROWTH_SHARE = 1 << 24, 0.01
-"""Bytes, and share of the resident set, from which on growth is told."""
+_MIN_LOOKS = 4
+_MIN_GROWTH, _GROWTH_SHARE = 1 << 24, 0.01
+"""Bytes and fraction of the resident set from which growth is noted."""
 _UNKNOWN_LINE = "(allocated before it was watched)"
 
 
@@ -55,7 +55,7 @@ class ProcessView:
         self.message = ""
         """Answer to the last key."""
         self.recording_file = ""
-        """Where the last recording goes that was asked for here."""
+        """Path of the last recording requested by this view."""
         self._process = process
         self._sort = Sort.NOW
         self._levels = JobLevels("", "", None, (), (), "", False)
@@ -65,7 +65,7 @@ class ProcessView:
         self._peaks: dict[str, deque[int]] = {}
         self._highest: dict[str, int] = {}
         self._without_tensors: deque[tuple[float, int]] = deque(maxlen=_SERIES)
-        """When it was looked, and the resident set less the tensors on the host."""
+        """Times of looks, and the resident set minus host tensors."""
 
     @property
     def is_recording(self) -> bool:
@@ -73,7 +73,7 @@ class ProcessView:
         return self._levels.is_recording
 
     def recorded(self) -> str:
-        """Return what became of that, for the end of a line; the process has ended."""
+        """Return the fate of the recording, as the end of a line, once the process has ended."""
         if not self.recording_file:
             return ""
         found = "the recording is in" if Path(self.recording_file).exists() else "it did not write"
@@ -101,15 +101,15 @@ class ProcessView:
         """Ask for the tensors now."""
         # the first one has to import what it needs, which is no growth of the process
         is_first = not self._next_census
-        if len(self._without_tensors) < _LEAST_LOOKS:
+        if len(self._without_tensors) < _MIN_LOOKS:
             self._without_tensors.clear()
         self._tensors = found = restored(TensorTotals, self._process.ask(Ask.TENSORS))
         self._census_at = time.monotonic()
-        pause = 0.0 if is_first else found.seconds / _CENSUS_SHARE
-        self._next_census = self._census_at + max(pause, _CENSUS_LEAST)
+        pause = 0.0 if is_first else found.seconds / _CENSUS_TIME_FRACTION
+        self._next_census = self._census_at + max(pause, _MIN_CENSUS_INTERVAL)
 
     def sort_on(self) -> None:
-        """Take the next order of the lines."""
+        """Sort the lines by the next order."""
         self._sort = _SORTS[(_SORTS.index(self._sort) + 1) % len(_SORTS)]
         self._lines = restored(LineTotals, self._process.ask(Ask.LINES, sort=self._sort))
 
@@ -191,16 +191,16 @@ class ProcessView:
         return KeyValues(tuple(Fact("", each) for several in facts.values() for each in several))
 
     def _host_growth(self) -> Iterator[str]:
-        """Give a note where the resident set grows and the tensors do not.
+        """Yield a note if the resident set grows and the tensors do not.
 
         Its lowest levels are compared: at an instant it may have a kernel's scratch.
         """
         series = [*self._without_tensors]
-        if len(series) < _LEAST_LOOKS:
+        if len(series) < _MIN_LOOKS:
             return
         half = len(series) // 2
         before, now = (min(each for _, each in part) for part in (series[:half], series[half:]))
-        if now - before >= max(_LEAST_GROWTH, _GROWTH_SHARE * now):
+        if now - before >= max(_MIN_GROWTH, _GROWTH_SHARE * now):
             yield (
                 f"host memory without tensors grew by {size(now - before)} in"
                 f" {series[-1][0] - series[0][0]:.0f} s: tensorlens leaks tells what holds it"
