@@ -1,4 +1,4 @@
-"""How a verb was called that runs a program: what to type again, and where its answer goes."""
+"""Call of a verb that runs a program: its command line and the destination of its answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tensorlens.cli.program import Program, program_of
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """How a verb was called that runs a program, and where its answer goes."""
+    """Call of a verb that runs a program, and the destination of its answer."""
 
     program: Program
     words: list[str]
-    """What names the program, and what is given to it."""
+    """Program and its arguments, as typed."""
     command: list[str]
     """How tensorlens was called."""
     output: Output | None
@@ -39,24 +39,24 @@ class Invocation:
         return cls(program, words, shlex.split(args.parser.prog), output, document)
 
     def again(self, *options: str) -> str:
-        """Return what to type to run the program once more."""
+        """Return the command line that runs the program again."""
         return shlex.join([*self.command, *options, *self.words])
 
     def to_keep(self, what: str, *options: str) -> str:
-        """Return what to type to have a file of what was printed."""
+        """Return a hint how to save what was printed."""
         program = self.program
         name = program.name.rpartition(".")[2] if program.spec else Path(program.name).stem
         return f"to keep {what}: {self.again(*options, '-o', f'{name}.json')}"
 
     def not_written(self) -> str:
-        """Return what it means for the file that there is nothing to write."""
+        """Return the end of a message that says that the file was not written."""
         return "" if self.output is None else f", so {self.output.typed} was not written"
 
 
 def note_options(
     parser: argparse.ArgumentParser, name: str, words: Sequence[str], source: bytes | None
 ) -> None:
-    """Say which options of ours stand where they go to a program that does not name them.
+    """Note tensorlens options given to a program whose source does not name them.
 
     Args:
         parser: of the verb.

@@ -53,7 +53,7 @@ def add_no_source(parser: argparse.ArgumentParser) -> None:
 
 
 class _NoSource(argparse.Action):
-    """Sets it for this process and for those that it starts, as TENSORLENS_SOURCE=0 does."""
+    """Set TENSORLENS_SOURCE=0 for this process and its children."""
 
     def __call__(self, *_: object) -> None:
         os.environ["TENSORLENS_SOURCE"] = "0"
@@ -84,10 +84,10 @@ def add_view(parser: argparse.ArgumentParser) -> None:
 
 
 def view_of(args: argparse.Namespace) -> View | None:
-    """Return the view that was asked for; None where nothing was, which shows the usual one.
+    """Return the requested view; None for the usual one.
 
     Raises:
-        UsageError: a number or a size that is none.
+        UsageError: a number or a size is malformed.
     """
     chosen: dict[str, Any] = {}
     if args.top is not None:
@@ -110,10 +110,10 @@ def _top(text: str) -> int | None:
 
 
 def whole_number(text: str, problem: str) -> int:
-    """Return a number of digits alone.
+    """Parse a number of ASCII digits only.
 
     Raises:
-        UsageError: it is none; with ``problem`` as its text.
+        UsageError: it is malformed; ``problem`` is the message.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise UsageError(problem)
@@ -148,7 +148,7 @@ def words_of(args: argparse.Namespace) -> list[str]:
 
 
 def _taken_as_value(args: argparse.Namespace) -> str:
-    """Return which file of Python an option took, that may have been meant as the script."""
+    """Return a hint if an option took a .py file that may be the script."""
     for action in args.parser._actions:
         value = getattr(args, action.dest, None) if action.option_strings else None
         for each in value if isinstance(value, list) else [value]:
@@ -193,5 +193,5 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def option_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those options that were given."""
+    """Return the options that were given, by name."""
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}

@@ -1,4 +1,4 @@
-"""A program run inside this process as ``python`` itself would run it."""
+"""Run a program inside this process as ``python`` would."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Compiler = Callable[[bytes, str], types.CodeType]
 _PACKAGE = str(Path(tensorlens.__file__).parent) + os.sep
 _CLI_FOLDER = str(Path(__file__).parent) + os.sep
 _CALL_FILES = (wrappers.__file__, exits.__file__, "<tensorlens call>")
-"""Code of ours that runs between the program and a function that it calls, by file."""
+"""Files of our code that runs between the program and the functions it calls."""
 
 
 def plain_code(source: bytes, filename: str) -> types.CodeType:
@@ -54,7 +54,7 @@ class Program:
 
     @property
     def content(self) -> bytes | None:
-        """The content of its source file; None where there is none that can be read."""
+        """The content of its source file; None if unreadable."""
         if self.source is None and self.filename is not None:
             with suppress(OSError):
                 return Path(self.filename).read_bytes()
@@ -75,7 +75,7 @@ class Program:
             sys.path[0] = self.first_path
 
     def execute(self, compile_source: Compiler = plain_code) -> None:
-        """Run it; whatever it raises passes through, with a traceback of its own frames only."""
+        """Run it; exceptions propagate, with its own frames only in the traceback."""
         main = types.ModuleType("__main__")
         # kept: the frames that called us live in the namespace of the module this replaces
         self._host = sys.modules["__main__"]
@@ -182,7 +182,7 @@ def _has_code(spec: ModuleSpec) -> bool:
 
 
 def find(name: str) -> ModuleSpec | None:
-    """Return where a module would come from, importing nothing that has code."""
+    """Return the spec of a module without importing code."""
     path: Any = None
     spec: ModuleSpec | None = None
     parts = name.split(".")

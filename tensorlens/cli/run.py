@@ -160,17 +160,17 @@ class RecordedRun:
         self._recording = record(limit=limit)
         self._has_begun = False
         self._refusal: str | None = None
-        """Why nothing is recorded."""
+        """Reason why nothing is recorded."""
 
     def start(self) -> None:
-        """Begin as soon as a framework is there, and explain failed allocations from now on."""
+        """Record from the import of a framework on; explain failed allocations from now on."""
         from tensorlens.recording.oom.annotation import explain_oom
 
         explain_oom()
         when_any_imported(self._begin)
 
     def stop(self) -> None:
-        """Record no more; what is done from here on is not the program's."""
+        """Stop recording: the program has ended."""
         if not self._has_begun:
             return
         try:
@@ -205,9 +205,9 @@ class RecordedRun:
 
     def _begin(self) -> None:
         if self._has_begun:
-            # the recording takes up by itself what comes later
+            # the recording follows later frameworks by itself
             return
-        # in the program's own import, which is to go on whatever happens here
+        # runs inside the program's own import, which must not fail
         try:
             self._recording.begin()
             self._has_begun = True
@@ -223,7 +223,7 @@ def _peaks_text(peaks: Mapping[str, int]) -> str:
 
 
 class ProfiledRun:
-    """One run: takes the figures of the decorators and delivers them when the process ends."""
+    """A run whose decorated functions are measured; it reports when the process ends."""
 
     def __init__(
         self,
@@ -235,12 +235,12 @@ class ProfiledRun:
     ) -> None:
         self._called = called
         self._is_default = is_default
-        """Whether nothing was named, and the program itself is profiled."""
+        """Whether the program itself is profiled because no target was named."""
         self.recorded = recorded
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
 
     def start(self) -> None:
-        """Take over the report at exit, and take part in imports where ``-p`` asks for it."""
+        """Take over the report at exit; with ``-p``, decorate modules as they are imported."""
         profiler = profile.profiler
         profiler.accumulates = not self._prints_tables
         profiler.exit_report = ExitReport(self._at_exit)
@@ -251,7 +251,7 @@ class ProfiledRun:
             self.recorded.start()
 
     def execute(self) -> None:
-        """Run the program; whatever it raises passes through."""
+        """Run the program; its exceptions propagate."""
         compiled = self.instrument.compile_program if self.instrument.targets else plain_code
         try:
             self._called.program.execute(compiled)

@@ -205,12 +205,12 @@ _START_SECONDS = 10.0
 _PAUSE = 0.05
 
 
-def inject(pid: int, connect: Callable[[], socket.socket | None]) -> socket.socket:
-    """Have a process serve; return a connection to it.
+def inject(pid: int, try_connect: Callable[[], socket.socket | None]) -> socket.socket:
+    """Make a process serve and return a connection to it.
 
     Args:
         pid: the process.
-        connect: tries to connect; what an earlier process left behind refuses that.
+        try_connect: return a connection, or None while the process does not listen.
 
     Raises:
         TensorlensError: it may not, cannot, or did not in time; the text says why.
@@ -219,12 +219,12 @@ def inject(pid: int, connect: Callable[[], socket.socket | None]) -> socket.sock
         script, answer = Path(folder) / "serve.py", Path(folder) / "answer"
         script.write_text(SCRIPT.format(answer=str(answer)), encoding="utf-8")
         try:
-            # of 3.14 on, which the caller looked for
+            # new in 3.14; the caller has checked for it
             sys.__dict__["remote_exec"](pid, str(script))
         except (OSError, RuntimeError, ValueError) as error:
             raise TensorlensError(f"process {pid} cannot be entered: {reason(error)}") from None
         deadline = time.monotonic() + _START_SECONDS
-        while (connection := connect()) is None:
+        while (connection := try_connect()) is None:
             if answer.exists():
                 text = answer.read_text(encoding="utf-8", errors="replace")
                 raise TensorlensError(f"process {pid} cannot be watched: {text}")

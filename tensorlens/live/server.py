@@ -1,6 +1,6 @@
-"""Serves this process to those who watch it, from threads of its own.
+"""Server of this process's figures to watchers, in threads of its own.
 
-What costs is on as long as a client is there.
+Costly measurements are on only while a client is connected.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_LINES = (
 
 
 class LiveLines:
-    """Sums of live blocks by the line that allocated them, from its making on."""
+    """Sums of live blocks by the line that allocated them, since this object exists."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -65,10 +65,10 @@ class LiveLines:
             except Exception as error:
                 self._notes.append(f"{each.name}: lines are not noted: {reason(error)}")
         self._most: dict[tuple[int, int], int] = {}
-        """Number of the framework and of the line to the most bytes."""
+        """Maximum bytes by (framework number, line number)."""
 
     def totals(self, sort: Sort) -> LineTotals:
-        """Return the first lines in an order."""
+        """Return the first lines in the given order."""
         found = {
             (number, birth): (blocks, nbytes)
             for number, steps in enumerate(self._followed)
@@ -99,7 +99,7 @@ class LiveLines:
         return LineTotal(text, steps.device(birth), nbytes, self._most[key], blocks)
 
     def close(self) -> None:
-        """Note lines no more."""
+        """Stop recording lines."""
         for steps in self._followed:
             with suppress(Exception):
                 steps.close()
@@ -109,16 +109,16 @@ _BY_TYPE = re.compile("<(?!lambda>)")
 
 
 class Session:
-    """Answers one client."""
+    """A client's requests and their replies."""
 
     def __init__(self, steps: StepCounter) -> None:
         self._steps = steps
         self._levels = LevelReader()
         self._measures: tuple[MemReporter, LiveLines] | None = None
-        """While a reporter lives, the lines that allocate are noted."""
+        """Allocating lines are recorded while a reporter exists."""
 
     def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the reply to a request, which is an ``error`` where there is no other."""
+        """Return the reply to a request; an ``error`` if it fails."""
         try:
             found = self._answer(Ask(request["ask"]), request)
         except Exception as error:
@@ -126,13 +126,13 @@ class Session:
         return {"version": VERSION, **found}
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._levels.close()
         if self._measures is not None:
             self._measures[1].close()
 
     def _answer(self, ask: Ask, request: Mapping[str, Any]) -> dict[str, Any]:
-        # what cannot be measured is the answer to the first request
+        # an error here is the reply to the first request
         self._measures = self._measures or (MemReporter(), LiveLines())
         reporter, lines = self._measures
         match ask:
@@ -196,7 +196,7 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
 
 
 def _checked(file: str) -> Path:
-    """Return a path that a report can be written to, so that no work is done for nothing.
+    """Return a path after checking, before any work, that a report can be written to it.
 
     Raises:
         TensorlensError: its ending is not known, it exists, or its folder cannot be written to.
@@ -211,9 +211,9 @@ def _checked(file: str) -> Path:
 
 
 _IDLE_SECONDS = 60.0
-"""Seconds after which a client that asks or reads nothing is let go, with what it costs."""
+"""Seconds after which an idle client is disconnected and its measurements end."""
 _RETRY_SECONDS = 1.0
-"""Seconds until the next try where the process has no file to open left."""
+"""Seconds between tries to accept if the process is out of descriptors."""
 
 
 class Server:
