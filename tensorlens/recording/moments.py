@@ -17,19 +17,19 @@ class Resident:
     """A block resident at an instant."""
 
     row: int
-    """The row of its allocation in the log."""
+    """Row of its allocation in the log."""
     name: str
-    """The census's name where one saw it, else where it was made: ``fc1: aten::linear``."""
+    """Name from a census, or its origin: ``fc1: aten::linear``."""
     role: str
     """One of :data:`tensorlens.roles.BLOCK_ROLES`."""
     known: bool
-    """Whether a census named it; else name and role follow from what ran when it was made."""
+    """Whether a census named it; otherwise name and role follow from its origin."""
     device: str
     nbytes: int
     born: SourceLine | None
     """The innermost line of the user's code that allocated it."""
     charged: SourceLine | None
-    """Line its bytes count for: ``born``, or the forward line whose backward made it."""
+    """Line that its bytes count for: ``born``, or the forward line whose backward made it."""
     module: str | None
     op: str | None
     phase: Phase

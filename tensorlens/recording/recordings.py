@@ -30,15 +30,15 @@ _T = TypeVar("_T")
 SCHEMA = "tensorlens.recording"
 VERSION = 1
 SUMMARY_SCHEMA = "tensorlens.recording_summary"
-"""Of what ``.json`` keeps of a recording: its answers, and its events packed."""
+"""Schema of a recording in ``.json``: its answers and its packed events."""
 _EXPRESSION = re.compile(r"[(#]")
 
 
 class Recording(Document):
     """Every allocation and free of a span of time; prints itself, and in a notebook as HTML.
 
-    What it answers is computed when asked for the first time. Devices are torch's spelling; where
-    a device may be left out, it is the one with the highest peak.
+    Answers are computed on first use. Devices are spelled as in torch; the default device is the
+    one with the highest peak.
     """
 
     SCHEMA: ClassVar[str] = SUMMARY_SCHEMA
@@ -64,7 +64,7 @@ class Recording(Document):
 
     @property
     def run(self) -> Run | None:
-        """The run it is of; None where that is unknown."""
+        """The run of the program; None if unknown."""
         return self.origin.run
 
     @property
@@ -83,7 +83,7 @@ class Recording(Document):
         return tuple(each for each in self.log.marks if not each.name.startswith(OWN_MARK))
 
     def peak(self, device: str | None = None) -> Moment:
-        """Return what was resident at the highest instant.
+        """Return the resident memory at the highest instant.
 
         Raises:
             UsageError: the recording knows no such device, or none at all.
@@ -91,9 +91,9 @@ class Recording(Document):
         return self._answer(analysis.peak, device)
 
     def at(self, instant: int | str, device: str | None = None) -> Moment:
-        """Return what was resident after the event of a number, or at the last mark of a name.
+        """Return the resident memory after the event of a number, or at the last mark of a name.
 
-        -1 is the start: what was there already. All of that was there at any event.
+        -1 is the start, with all memory from before the recording.
 
         Raises:
             UsageError: there is no such event or mark, or no such device.
@@ -102,9 +102,9 @@ class Recording(Document):
         return now._answer(analysis.moment, analysis.row_at(now.log, instant), device)
 
     def blocks(self, rows: Sequence[int]) -> Sequence[Resident]:
-        """Return the blocks that the allocations with these numbers handed out, in their order.
+        """Return the blocks of allocations, given by event numbers, in that order.
 
-        Their ages are those at their free, or at the recording's end.
+        Ages are those at the free, or at the end of the recording.
 
         Raises:
             UsageError: there is no such event, or it hands out no block.
@@ -112,7 +112,7 @@ class Recording(Document):
         return analysis.blocks(self.still(), rows)
 
     def timeline(self, device: str | None = None, points: int = 2000) -> Timeline:
-        """Return what was resident over time, thinned out to about ``points``; peaks stay.
+        """Return resident bytes over time in about ``points`` points, peaks included.
 
         Raises:
             UsageError: the recording knows no such device, or none at all.
@@ -121,24 +121,24 @@ class Recording(Document):
 
     @property
     def backward_by_line(self) -> Mapping[SourceLine | None, int]:
-        """Bytes that each forward line cost again in backward, largest first; None: of no line."""
+        """Bytes allocated in backward by forward line, largest first; None: no line."""
         return {cost.line: cost.nbytes for cost in self.backward()}
 
     def backward(self, device: str | None = None) -> Sequence[BackwardCost]:
-        """Return what each forward line cost again in backward on a device; None: on all.
+        """Return the cost in backward of each forward line on a device; None: on all devices.
 
-        Besides the bytes of :attr:`backward_by_line` each has what was kept, the most that was
-        resident at once, gradients and nodes. Largest first.
+        Beside the bytes of :attr:`backward_by_line` each has the bytes kept, the highest resident
+        bytes, gradients and nodes. Largest first.
         """
         return self._answer(analysis.backward, device)
 
     @property
     def backward_by_module(self) -> Mapping[str | None, int]:
-        """Bytes handed out in backward by module, largest first; None: of no module."""
+        """Bytes allocated in backward by module, largest first; None: no module."""
         return self.backward_modules()
 
     def backward_modules(self, device: str | None = None) -> Mapping[str | None, int]:
-        """Return the bytes handed out in backward on a device by module; None: on all devices.
+        """Return the bytes allocated in backward on a device by module; None: on all devices.
 
         They add up to those of :meth:`backward`.
         """
@@ -147,11 +147,10 @@ class Recording(Document):
     def growth(
         self, start: str | int | None = None, end: str | int | None = None
     ) -> Sequence[LineGrowth]:
-        """Return what was resident more at ``end`` than at ``start``, largest first.
+        """Return the growth of resident memory from ``start`` to ``end``, largest first.
 
-        Both are the name of a mark or the number of an event, -1 for the start; by default the
-        start and the last event. Of marks with the same name ``start`` is the first and ``end``
-        the last.
+        Both are a mark's name or an event's number, -1 for the start; by default the start and the
+        last event. Of marks with one name ``start`` is the first and ``end`` the last.
 
         Raises:
             UsageError: there is no such mark or event.
@@ -159,7 +158,7 @@ class Recording(Document):
         return self._answer(analysis.growth, start, end)
 
     def churn(self, device: str | None = None) -> Churn:
-        """Return how many bytes were handed out for what was resident.
+        """Return the bytes handed out beside the resident bytes.
 
         Raises:
             UsageError: the recording knows no such device, or none at all.
@@ -167,22 +166,22 @@ class Recording(Document):
         return self._answer(analysis.churn, device)
 
     def fragmentation(self, device: str | None = None) -> Fragmentation | None:
-        """Return how well the allocator's segments were used; None where they are not known."""
+        """Return the use of the allocator's segments; None if they are unknown."""
         return self._answer(analysis.fragmentation, device)
 
     def still(self) -> Recording:
-        """Return the recording as of now: itself, or what one that is on has seen so far.
+        """Return the recording as of now: itself, or the events of a running one so far.
 
-        A question looks at the log more than once, and must see the same each time.
+        An analysis reads the log more than once, and must see the same log.
         """
         return self
 
     def _answer(self, analyse: Callable[..., _T], *arguments: Hashable) -> _T:
-        """Return what an analysis makes of the recording as of now."""
+        """Return the result of an analysis of the recording as of now."""
         return self.once((analyse, *arguments), lambda now: analyse(now, *arguments))
 
     def once(self, question: Hashable, make: Callable[[Recording], _T]) -> _T:
-        """Return what ``make`` gave for a question about the recording as of now."""
+        """Return the cached result of ``make`` for a question about the recording as of now."""
         now = self.still()
         if question not in now._answers:
             now._answers[question] = make(now)
@@ -190,7 +189,7 @@ class Recording(Document):
         return answer
 
     def without_source(self) -> Recording:
-        """Return it without the text of files, and without expressions as names."""
+        """Return the recording without source text and without expressions as names."""
         now = self.still()
         log, dropped = _without_expressions(now.log), now.origin.dropped_peaks
         peaks = {device: _without_expressions(each) for device, each in dropped.items()}
@@ -201,7 +200,7 @@ class Recording(Document):
     def _fields(self) -> dict[str, Any]:
         from tensorlens.recording import tlens
 
-        # and its events packed, with which it is read back equal
+        # with the packed events, it is read back equal
         return {**self.presenter().summary(self), "log": tlens.packed(self)}
 
     @classmethod

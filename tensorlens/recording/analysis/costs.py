@@ -32,10 +32,10 @@ class _Line:
 
 
 def backward(recording: Recording, device: str | None = None) -> tuple[BackwardCost, ...]:
-    """Return what was handed out in backward by the line it is charged to, largest first.
+    """Return the cost in backward of each line, largest first.
 
-    The bytes of all lines are all that was handed out in the phase backward. A block was kept if
-    it was not freed before the backward pass ended that it is from.
+    Together they are all bytes allocated in the phase backward. A block counts as kept if it
+    outlived its backward pass.
     """
     roles, index = roles_of(recording), event_index(recording)
     lines: dict[SourceLine | None, _Line] = {}
@@ -71,10 +71,10 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
 
 
 def backward_calls(recording: Recording, device: str) -> dict[SourceLine, int]:
-    """Return what was handed out in backward by line, what a line calls included.
+    """Return the bytes allocated in backward by line, callees included, largest first.
 
-    The largest come first. Bytes count for the line of :func:`backward` and for each of the user's
-    lines that called it, as they do in a table of lines.
+    Bytes count for the line of :func:`backward` and for each of the user's lines that called it, as
+    in a table of lines.
     """
     index = event_index(recording)
     made = largest_sums((index.place(row), size) for row, size in _allocations(recording, device))
@@ -82,23 +82,22 @@ def backward_calls(recording: Recording, device: str) -> dict[SourceLine, int]:
 
 
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
-    """Return what was handed out in backward by the module whose forward it goes back to.
+    """Return the bytes allocated in backward by forward module, largest first; None: no module.
 
-    The largest come first; None gathers what belongs to no module. The bytes of all are those of
-    :func:`backward`.
+    They add up to those of :func:`backward`.
     """
     index, made = event_index(recording), _allocations(recording, device)
     return largest_sums((index.module[index.place(row)], size) for row, size in made)
 
 
 def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int, int]]:
-    """Give the allocations made in backward, with their bytes."""
+    """Yield the allocations of backward, with their bytes."""
     sizes = recording.log.size
     return ((row, sizes[row]) for row, allocates in _rows(recording, device) if allocates)
 
 
 def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]]:
-    """Give the allocations made in backward, again when they are freed, in order."""
+    """Yield the allocations and frees of blocks made in backward, in order."""
     index, log = event_index(recording), recording.log
     phase = index.phase
     number = None if device is None else log.devices.index(device_or_highest(recording, device))
@@ -115,7 +114,7 @@ def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]
 
 
 def _node(index: EventIndex, place: Place) -> str:
-    """Return what ran: the node, or the operator where a node computes forward again."""
+    """Return the node that ran, or the operator if a node recomputes forward."""
     context = index.context(place)
     operator = context.outer or context.op
     found = (operator, context.node) if index.computed_again(place) else (context.node, operator)
@@ -125,9 +124,9 @@ def _node(index: EventIndex, place: Place) -> str:
 def growth(
     recording: Recording, start: str | int | None = None, end: str | int | None = None
 ) -> tuple[LineGrowth, ...]:
-    """Return what was resident more at ``end`` than at ``start``, by line and role, on all devices.
+    """Return the growth from ``start`` to ``end`` by line and role, on all devices.
 
-    What did not change in bytes nor in blocks is left out; the bytes add up to the whole change.
+    Lines without a change are left out; the bytes add up to the whole change.
     """
     log = recording.log
     first = -1 if start is None else row_at(log, start, last=False)
@@ -149,7 +148,7 @@ def growth(
 
 
 def churn(recording: Recording, device: str | None = None) -> Churn:
-    """Return how many bytes a device handed out, and its peak, by the events that were kept."""
+    """Return the bytes that a device handed out and its peak, from the events kept."""
     device, log, index = device_or_highest(recording, device), recording.log, event_index(recording)
     number = log.devices.index(device)
     columns = enumerate(zip(log.kind, log.device, log.size, strict=True))

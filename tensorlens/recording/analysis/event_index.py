@@ -17,7 +17,7 @@ Place = tuple[int, int]
 """Numbers of a stack and a context, which are the site of an event. There are few."""
 
 Key = tuple[int, Hashable]
-"""A thread, and the key of a run of its events; None goes on with the run before."""
+"""A thread and the key of its run of events; key None continues the run before."""
 
 _T = TypeVar("_T")
 _NOTHING = Context()
@@ -88,11 +88,10 @@ class EventIndex:
         return zip(self.log.stack, self.log.context, strict=True)
 
     def within_run(self, row: int) -> bool:
-        """Tell whether a block was freed while the same operator or node ran that allocated it.
+        """Return whether a block was freed while the operator or node that allocated it still ran.
 
-        The log does not say when an operator ends. It has where its thread's next event is of
-        another stack or outermost operator; in backward, of another node, but for an operator
-        that computes again what forward did not keep.
+        The log has no ends of operators. One has ended if its thread's next event has another stack
+        or outermost operator; in backward, another node, except for recomputed operators.
         """
         free = self.log.pair[row]
         if free < 0:
@@ -101,7 +100,7 @@ class EventIndex:
         return runs[row] == runs[free]
 
     def within_phase(self, row: int) -> bool:
-        """Tell whether a block was freed in the phase that allocated it, before that ended.
+        """Return whether a block was freed before the phase that allocated it ended.
 
         If another thread frees the block, only the phase of the free counts.
         """
@@ -115,7 +114,7 @@ class EventIndex:
         return elsewhere or self.spans[row] == self.spans[free]
 
     def computed_again(self, place: Place) -> bool:
-        """Tell whether an operator made an autograd node in backward, as in forward before."""
+        """Return whether an operator made an autograd node in backward, as before in forward."""
         return self.context(place).grad and self.phase[place] == "backward"
 
     def _node(self, place: Place) -> Key | None:

@@ -31,13 +31,13 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Residents(RowSequence[Resident]):
-    """Blocks of a log, by their rows; each :class:`Resident` is made when it is asked for.
+    """Blocks of a log, whose :class:`Resident` records are made on access.
 
     Args:
-        roles: of the log.
-        rows: those of the allocations.
-        now: the instant of the ages, in nanoseconds since the recording began; None takes that
-            of each free, or of the last event.
+        roles: roles of the log.
+        rows: rows of the allocations.
+        now: instant of the ages, in nanoseconds since the recording began; None: the free of each
+            block, or the last event.
     """
 
     __slots__ = ("_now", "_roles", "rows")
@@ -86,9 +86,9 @@ class Residents(RowSequence[Resident]):
 
 
 def peak(recording: Recording, device: str | None = None) -> Moment:
-    """Return the first highest instant of a device, None: the device with the highest peak.
+    """Return the first instant of the peak of a device; None: the device with the highest peak.
 
-    Where more was resident among the events that were dropped, it is that, with the row -1.
+    If the peak was among the dropped events, it has the row -1.
     """
     device = device_or_highest(recording, device)
     highest, row = device_peak(recording, device)
@@ -102,7 +102,7 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
 
 
 def moment(recording: Recording, row: int, device: str | None) -> Moment:
-    """Return what was resident on a device after an event, which :func:`row_at` gives."""
+    """Return the resident memory of a device after an event, found by :func:`row_at`."""
     device, log = device_or_highest(recording, device), recording.log
     found = residents(log, log.devices.index(device), row)
     now = log.time[row] if row >= log.starts else first_kept_time(recording)
@@ -150,7 +150,7 @@ def _moment(
 
 
 def largest_sums(pairs: Iterable[tuple[_K, int]]) -> dict[_K, int]:
-    """Return the sum of the bytes of each key, the largest first."""
+    """Sum the bytes of each key, largest first."""
     sums: dict[_K, int] = {}
     for key, nbytes in pairs:
         sums[key] = sums.get(key, 0) + nbytes

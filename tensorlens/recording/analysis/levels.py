@@ -29,9 +29,9 @@ def residents(log: EventLog, device: int | None, row: int) -> list[int]:
 
 
 def device_levels(recording: Recording, device: str) -> array[int]:
-    """Return the bytes handed out on a device after each event.
+    """Return the bytes allocated on a device after each event.
 
-    A free whose allocation is not in the log changes nothing: its block was not counted either.
+    A free without its allocation in the log changes nothing.
     """
     return recording.once(("levels", device), lambda now: _device_levels(now.log, device))
 
@@ -41,7 +41,7 @@ def _device_levels(log: EventLog, device: str) -> array[int]:
 
 
 def level_changes(log: EventLog, device: int) -> Iterator[int]:
-    """Yield by how many bytes each event changes what is handed out on a device."""
+    """Yield the change of the bytes allocated on a device at each event."""
     sizes = log.size
     for kind, here, size, pair in zip(log.kind, log.device, sizes, log.pair, strict=True):
         if here != device:
@@ -53,10 +53,7 @@ def level_changes(log: EventLog, device: int) -> Iterator[int]:
 
 
 def device_peak(recording: Recording, device: str) -> tuple[int, int]:
-    """Return the highest bytes on a device among the events kept, and after which row.
-
-    The row is -1 where it was so at the start.
-    """
+    """Return the highest bytes on a device among the events kept, and the row; -1 is the start."""
     return recording.once(("highest", device), lambda now: _highest(now, device))
 
 
@@ -68,13 +65,13 @@ def _highest(recording: Recording, device: str) -> tuple[int, int]:
 
 
 def times_reached(recording: Recording, device: str, level: int) -> int:
-    """Return how many times the bytes on a device rise to a level."""
+    """Return the number of times that the bytes on a device rise to a level."""
     pairs = pairwise(chain((0,), device_levels(recording, device)))
     return sum(1 for before, now in pairs if before < now == level)
 
 
 def dropped_peak(recording: Recording, device: str) -> int:
-    """Return the highest bytes on a device before the first event that was kept; 0 unknown."""
+    """Return the highest bytes on a device among dropped events; 0 if unknown."""
     dropped = recording.origin.dropped_peaks.get(device)
     return 0 if dropped is None else sum(dropped.size)
 
@@ -85,7 +82,7 @@ def peak_bytes(recording: Recording, device: str) -> int:
 
 
 def first_kept_time(recording: Recording) -> int:
-    """Return when the first event was that was kept: 0, the recording's own, if all were."""
+    """Return the time of the first kept event; 0 if none was dropped."""
     log = recording.log
     if not recording.origin.dropped:
         return 0
@@ -93,7 +90,7 @@ def first_kept_time(recording: Recording) -> int:
 
 
 def device_or_highest(recording: Recording, device: str | None) -> str:
-    """Return the device asked for; None asks for the one with the highest peak."""
+    """Return the device, or for None the one with the highest peak."""
     known = recording.devices
     if not known:
         raise UsageError("; ".join(("the recording has no events", *recording.origin.notes)))
@@ -105,7 +102,7 @@ def device_or_highest(recording: Recording, device: str | None) -> str:
 
 
 def has_segments(log: EventLog, device: str) -> bool:
-    """Tell whether the segments of a device's allocator are known."""
+    """Return whether the segments of a device's allocator are known."""
     if not log.segments_known or device not in log.devices:
         return False
     number = log.devices.index(device)
@@ -116,7 +113,7 @@ def has_segments(log: EventLog, device: str) -> bool:
 
 
 def held_at(log: EventLog, device: str, rows: Iterable[int]) -> int | None:
-    """Return the bytes set aside for blocks, remainders included; None where that is unknown."""
+    """Return the bytes held by blocks, remainders included; None if unknown."""
     if not has_segments(log, device):
         number = log.devices.index(device) if device in log.devices else -1
         if not any(log.device[row] == number for row in log.held):
@@ -126,9 +123,9 @@ def held_at(log: EventLog, device: str, rows: Iterable[int]) -> int | None:
 
 
 def reserved_levels(log: EventLog, device: str) -> Sequence[int] | None:
-    """Return what the allocator held from the driver at the start, then after each event.
+    """Return the bytes reserved from the driver at the start and after each event.
 
-    It follows from the segments at the end, back through the events of segments.
+    They are reconstructed from the segments at the end, backwards through their events.
     """
     if not has_segments(log, device):
         return None
@@ -146,10 +143,10 @@ _FREE = "inactive"
 
 
 def fragmentation(recording: Recording, device: str | None = None) -> Fragmentation | None:
-    """Return how a device's segments were used; None where they are not known.
+    """Return the use of a device's segments; None if they are unknown.
 
-    ``reserved`` is ``held`` and ``free`` together: a block whose free a stream still waits for
-    cannot be handed out and counts as held, what a segment lists no block for as free.
+    ``reserved`` is ``held`` plus ``free``: a block that waits for a stream counts as held, parts of
+    a segment without a block as free.
     """
     device = device_or_highest(recording, device)
     if not has_segments(recording.log, device):
@@ -239,7 +236,7 @@ def key_levels(
 
 
 def summed_levels(several: Sequence[Levels]) -> Levels:
-    """Return the sum of levels, as the points where it changes and to what."""
+    """Return the sum of levels, as the points where it changes with the new bytes."""
     changes: dict[int, int] = {}
     for levels in several:
         before = 0

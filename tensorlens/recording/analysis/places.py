@@ -22,18 +22,18 @@ _LANDMARKS: dict[tuple[str, str], Phase] = {
     ("/tensorflow/python/eager/backprop.py", "gradient"): "backward",
     ("/tensorflow/python/eager/backprop.py", "jacobian"): "backward",
 }
-"""Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine, and makes
-the gradients that it begins with; where Keras 3 calls layers and steps its own optimizers, and
-TensorFlow 2.16 to 2.21 goes back over a tape."""
+"""Functions that begin a phase: of torch 2.4 to 2.13 calls of modules, steps of optimizers, the
+autograd engine and its first gradients; of Keras 3 calls of layers and steps of optimizers; of
+TensorFlow 2.16 to 2.21 the gradients of a tape."""
 
 
 def landmark(frame: Frame) -> Phase | None:
-    """Return the phase that a frame begins, None where it begins none."""
+    """Return the phase that a frame begins; None if it begins none."""
     return _known(frame, _LANDMARKS)
 
 
 def _known(frame: Frame, functions: Mapping[tuple[str, str], _T]) -> _T | None:
-    """Return what there is of a frame's function, by the end of its path and its name."""
+    """Return the entry of a frame's function, by the end of its path and its name."""
     name, path = frame.function.rpartition(".")[2], f"/{frame.filename}".replace("\\", "/")
     found = (
         each for (end, known), each in functions.items() if known == name and path.endswith(end)
@@ -44,11 +44,10 @@ def _known(frame: Frame, functions: Mapping[tuple[str, str], _T]) -> _T | None:
 class Phases:
     """The phase of each stack and context.
 
-    What whoever recorded says counts first. Else it is the phase that the stack was in, outermost
-    frame to innermost: a module's call is forward, unless backward runs already (it computes
-    again what was not kept); a step of an optimizer is optimizer, also from a hook of backward;
-    the autograd engine is backward. Where a node runs it is backward, unless an optimizer steps;
-    where an operator made a node outside of all these, forward.
+    A phase that the recorder stated counts first. Otherwise the stack decides, from the outermost
+    frame: a module's call is forward, unless backward runs already (recomputation); an optimizer's
+    step is optimizer, also in a hook of backward; the autograd engine is backward. A running node
+    means backward, unless an optimizer steps; an operator that made a node elsewhere, forward.
     """
 
     def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
@@ -86,7 +85,7 @@ class Purpose:
     role: str
     """One of :data:`tensorlens.roles.ROLES`."""
     has_scratch: bool = False
-    """Whether it needs scratch besides, which it gives back at once."""
+    """Whether it also allocates scratch, which it frees at once."""
 
 
 _UNSHARDED = Purpose("unsharded parameters", "parameter")
@@ -103,17 +102,17 @@ _OF_CALLS = {
     ("/_flat_param.py", "_alloc_padded_unsharded_flat_param"): _UNSHARDED,
     ("/keras/src/layers/layer.py", "add_weight"): _WEIGHT,
 }
-"""Functions of fully_shard and FSDP (torch 2.4 to 2.13) with all that they call, and where a layer
-of Keras makes its weights, also those that an optimizer replaces soon."""
+"""Functions whose callees count too: of fully_shard and FSDP (torch 2.4 to 2.13), and of Keras's
+layers that make weights."""
 _ITSELF = {
     ("/torch/nn/parallel/distributed.py", "_pre_forward"): _BUCKETS,
     ("/torch/nn/parallel/distributed.py", "_ddp_init_helper"): _BUCKETS,
 }
-"""Functions of DistributedDataParallel whose reducer, which is no Python, takes memory."""
+"""Functions of DistributedDataParallel in which its C++ reducer allocates."""
 
 
 def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
-    """Return the purpose of what is allocated on each stack; None where no such function does."""
+    """Return the purpose of memory allocated on each stack; None if no known function is on it."""
     called = [None if frame.user else _known(frame, _OF_CALLS) for frame in stacks.frames]
     itself = [_known(frame, _ITSELF) for frame in stacks.frames]
     ends = [frame.user or landmark(frame) is not None for frame in stacks.frames]
@@ -127,21 +126,19 @@ def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
 
 
 _WITHIN_LINE = ("<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-"""Functions that may begin in the middle of a line of another one."""
+"""Names of functions that begin within a line of another one."""
 
 
 class Lines:
     """Lines and modules of stacks and contexts; -1 stands for no stack and no context.
 
-    In backward a block goes to the innermost frame of the user that the autograd engine called
-    (what checkpoints compute again, hooks, the backward of a custom function), else to the line
-    that made the node that ran, else to the line that ran backward. Modules are found the same way.
-    Where a stack has no frame of the user at all, its innermost frame of Python stands for it, else
-    its innermost of C++.
+    In backward a block is charged to the innermost user frame that the autograd engine called
+    (recomputed checkpoints, hooks, custom backward functions), else to the line that made the
+    running node, else to the line that ran backward. Modules are found the same way. A stack
+    without a user frame is charged to its innermost Python frame, else to its innermost C++ frame.
 
-    Where the user's frame calls a model that a library defines, there is a second line: the
-    innermost of the model's own code. A line is one line whatever functions begin in it: those of
-    a comprehension or lambda go by the name of the function around them.
+    If the user's frame calls a library's model, there is a second line: the innermost of the
+    model's own code. Comprehensions and lambdas go by the function around them.
     """
 
     def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
@@ -160,20 +157,20 @@ class Lines:
         self._python = _innermost(stacks, python)
         self._module = _innermost(stacks, stacks.module)
         self._module_inside = _innermost(stacks, stacks.module, engine)
-        # what the user's own code computes inside of a library's model is the user's
+        # a user's frame inside a library's model hides the model's line
         self._model = _innermost(stacks, model, user)
         self._model_inside = _innermost(stacks, model, user, engine)
         self._below_engine = _innermost(stacks, engine)
 
     def charged(self, stack: int, context: int, phase: str) -> SourceLine | None:
-        """Return the line that a block is counted for; None where no line is known."""
+        """Return the line that a block is charged to; None if unknown."""
         node = self._charged(stack, context, phase)
         return None if node < 0 else self._line(node)
 
     def calls(self, stack: int, context: int, phase: str) -> tuple[SourceLine, ...]:
         """Return the line of :meth:`charged` and the user's lines that called it, each once.
 
-        What called the autograd engine is none of them where the line is one that it called.
+        Callers of the autograd engine do not count for a line that the engine called.
         """
         node = self._charged(stack, context, phase)
         line = None if node < 0 else self._line(node)
@@ -186,7 +183,7 @@ class Lines:
         return tuple(found)
 
     def _charged(self, stack: int, context: int, phase: str) -> int:
-        """Return the node of the stack that a block is counted for, or -1."""
+        """Return the stack node that a block is charged to, or -1."""
         if phase != "backward":
             return -1 if stack < 0 else _first(self._user[stack], self._python[stack], stack)
         forward = self._forward(context)
@@ -218,7 +215,7 @@ class Lines:
         return None if number < 0 else self._stacks.modules[number]
 
     def _is_of_graph(self, stack: int, context: int) -> bool:
-        """Tell whether whoever recorded said that it is backward, and no engine called it."""
+        """Return whether the recorder stated backward and no engine is on the stack."""
         if context < 0 or self._contexts[context].phase is None:
             return False
         return _at(self._below_engine, stack) < 0
@@ -233,7 +230,7 @@ class Lines:
 
 
 def _nodes(stacks: Stacks, is_one: Sequence[bool]) -> Sequence[int]:
-    """Return the number of each node whose frame is one, -1 for the others."""
+    """Return the number of each node whose frame qualifies, -1 for others."""
     return [node if is_one[frame] else -1 for node, frame in enumerate(stacks.frame)]
 
 

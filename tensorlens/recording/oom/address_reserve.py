@@ -1,7 +1,7 @@
-"""Address space kept back, so that something is left to explain a failed allocation with.
+"""A reserve of address space, released to explain a failed allocation.
 
-Cheap to import, and safe where memory ran out. Nothing is ever written there, so that it takes no
-memory; only a limit of addresses counts it.
+The module is cheap to import, and safe when memory has run out. The reserve is never written to, so
+it takes no memory; only a limit on addresses counts it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _held: mmap.mmap | None = None
 
 
 def reserve() -> None:
-    """Keep it back from now on; calls nest."""
+    """Take the reserve; calls nest."""
     global _wanted
     with _lock:
         _wanted += 1
@@ -42,7 +42,7 @@ def release() -> None:
 
 @contextmanager
 def released() -> Iterator[None]:
-    """Let what is kept back be used meanwhile."""
+    """Make the reserve available meanwhile."""
     global _given_up
     with _lock:
         _given_up += 1
@@ -72,13 +72,13 @@ def _give() -> None:
 
 
 def explain(error: BaseException, recording: Recording | None = None) -> None:
-    """Add to ``error`` what a person needs to know of it, if it is a failed allocation.
+    """Add an explanation to ``error`` if it is a failed allocation.
 
-    Raises only what handlers of signals raise.
+    Raises only exceptions of signal handlers.
 
     Args:
-        error: what leaves the region.
-        recording: what recorded the region, ended or not.
+        error: the exception that leaves the region.
+        recording: recording of the region, ended or not.
     """
     if not may_be_out_of_memory(error):
         return
@@ -94,14 +94,14 @@ def explain(error: BaseException, recording: Recording | None = None) -> None:
 
 
 def may_be_out_of_memory(error: BaseException) -> bool:
-    """Tell quickly whether an error can be a failed allocation, or come from one."""
+    """Return, quickly, whether an error may be a failed allocation or come from one."""
     if is_of_a_kind(error) or isinstance(error, ExceptionGroup):
         return True
     return isinstance(error, Exception) and error.__cause__ is not None
 
 
 def is_of_a_kind(error: BaseException) -> bool:
-    """Tell whether an error is of a type that a failed allocation is raised as."""
+    """Return whether an error has a type of failed allocations."""
     # TensorFlow's own type derives from no other
     name = type(error).__name__
     return isinstance(error, MemoryError | RuntimeError) or name == "ResourceExhaustedError"

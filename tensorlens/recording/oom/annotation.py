@@ -32,7 +32,7 @@ from tensorlens.tensors.snapshot import Snapshot
 
 _BEGINNING = "tensorlens: out of memory"
 _MAX_EXPLANATIONS = 3
-"""Of errors that the program may yet handle; later ones must not slow it."""
+"""Explanations of errors that the program may handle; more would slow it."""
 _NOTHING = Snapshot(TensorTable(), {})
 
 
@@ -51,8 +51,8 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
     other errors, and nothing after three explanations. Raises what handlers of signals raise.
 
     Args:
-        error: what leaves the region.
-        recording: what recorded the region, ended or not.
+        error: the exception that leaves the region.
+        recording: recording of the region, ended or not.
     """
     _explain_all(error, recording, contexts=False)
 
@@ -66,10 +66,10 @@ def annotate_unhandled(error: BaseException) -> None:
 def explain(
     error: BaseException, recording: Recording | None = None, *, handled: bool = False
 ) -> OutOfMemory | None:
-    """Return what is known of a failed allocation; None if ``error`` is none.
+    """Return a report on a failed allocation; None if ``error`` is none.
 
-    Call it while the error is being handled: what is resident is read now. ``handled`` tells that
-    the program did handle it, and may have freed what was resident.
+    Call it while the error is being handled, as resident memory is read now. ``handled`` says that
+    the program handled the error, and may have freed memory since.
     """
     request = _request(error)
     if request is None:
@@ -82,12 +82,12 @@ def explain(
 
 
 def _explain_all(error: BaseException, recording: Recording | None, *, contexts: bool) -> None:
-    """Explain an error and those it was raised from; what is resident now is told once."""
+    """Explain an error and those it was raised from; resident memory is described once."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return
     told = False
     for each in error_chain(error, contexts="shown" if contexts else "none"):
-        # one on its way to nobody is explained always
+        # an unhandled error is always explained
         if contexts or _explanations < _MAX_EXPLANATIONS:
             told |= _explain(each, recording, handled=each is not error, briefly=told)
 
@@ -95,7 +95,7 @@ def _explain_all(error: BaseException, recording: Recording | None, *, contexts:
 def _explain(
     error: BaseException, recording: Recording | None, *, handled: bool, briefly: bool
 ) -> bool:
-    """Add a note where one is due, ``briefly`` of the request alone; tell whether there is one."""
+    """Add a note if one is due, ``briefly`` on the request alone; return whether it has one."""
     global _explanations
     if not is_of_a_kind(error) or _state.busy:
         return False
@@ -153,7 +153,7 @@ def _request(error: BaseException) -> Request | None:
 
 
 def _words(error: BaseException) -> Words:
-    """Return how those write whose framework failed."""
+    """Return the terms of the framework that failed."""
     return next(each.words for each in adapters() if each.failed_request(error) is not None)
 
 
@@ -163,7 +163,7 @@ def _has_note(error: BaseException) -> bool:
 
 
 def plain_names(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without the remark; its table of tensors is changed in place."""
+    """Remove the remark from names, in place, and return the snapshot."""
     table = snapshot.tensors
     names = table.names
     table.names = Names(names.parents, names.kinds, names.values, _plain(names.texts))
@@ -181,15 +181,14 @@ _installed: _Hooks | None = None
 
 
 def explain_oom() -> Callable[[], None]:
-    """Explain failed allocations anywhere in the program, until what is returned is called.
+    """Explain failed allocations anywhere in the program; return a function that ends it.
 
-    An error that nobody handles is printed as ever; below its traceback it says what was asked
-    for, by which line, what was resident, largest first, and what one could free. That is so in
-    the main thread, in others and in IPython. Calls nest, a framework may be imported later,
-    and other people's hooks go on as they did.
+    Below the traceback of an unhandled error stands the request with its line, the resident memory,
+    largest first, and what could be freed; in any thread and in IPython. Calls nest, frameworks may
+    be imported later, and hooks of others go on.
 
-    From then on the line that allocates a tensor is noted, and 64 MiB of addresses (no memory)
-    are kept back to explain with.
+    From then on the lines that allocate tensors are noted, and 64 MiB of addresses (no memory) are
+    reserved.
     """
     global _installed
     with _lock:
@@ -201,7 +200,7 @@ def explain_oom() -> Callable[[], None]:
     done = threading.Event()
 
     def stop() -> None:
-        """Explain no more, where nobody else asked for it."""
+        """End it, unless another call still wants it."""
         global _installed
         with _lock:
             if done.is_set():
@@ -216,7 +215,7 @@ def explain_oom() -> Callable[[], None]:
 
 
 class _Hooks:
-    """The hooks for errors that nobody handles, of the main thread, of others, and IPython's."""
+    """Hooks for unhandled errors of the main thread, of other threads and of IPython."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -228,7 +227,7 @@ class _Hooks:
         self._shell: Any = None
 
     def install(self) -> None:
-        """Take the place of the hooks there are; they are called after ours."""
+        """Install the hooks; the former ones are called after ours."""
         self._undo.append(put(sys, "excepthook", self._in_main))
         self._undo.append(put(threading, "excepthook", self._in_thread))
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -240,7 +239,7 @@ class _Hooks:
         self._undo.append(address_reserve.release)
 
     def remove(self) -> None:
-        """Put back what was there; where another's hook calls ours, it only passes on."""
+        """Restore the former hooks; a hook of ours that another one calls only passes on."""
         self._on = False
         self._watcher = None
         for undo in reversed(self._undo):
@@ -248,7 +247,7 @@ class _Hooks:
 
     def _watch(self) -> None:
         if self._on:
-            # in the program's own import; while it lives, the lines that allocate are noted
+            # called in the program's own import; while it lives, allocating lines are noted
             with guarded("the lines that allocate are not known"):
                 self._watcher = MemReporter()
 
@@ -277,7 +276,7 @@ class _Hooks:
 
 
 def put(owner: Any, name: str, ours: Any) -> Callable[[], None]:
-    """Put a hook in its place; return what undoes that, unless someone took the place since."""
+    """Install a hook; return a function that removes it, unless another has replaced it."""
     before = vars(owner).get(name)
     setattr(owner, name, ours)
 

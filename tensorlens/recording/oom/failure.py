@@ -1,4 +1,4 @@
-"""An allocation that failed: who asked, what was there, what helps."""
+"""Report on a failed allocation: the requesting line, resident memory, and remedies."""
 
 from __future__ import annotations
 
@@ -28,47 +28,43 @@ from tensorlens.user_code import is_foreign
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Something that would have freed memory."""
+    """A way to free memory."""
 
     nbytes: int
-    """How much of what was resident it is about."""
+    """Resident bytes that it concerns."""
     text: str
-    """One line: what it is, and what to do."""
+    """One line on what it is and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory(Shown):
-    """Report on an allocation that failed; prints itself as text."""
+    """Report on a failed allocation; prints itself as text."""
 
     PRESENTER: ClassVar[str] = "tensorlens.recording.oom.present"
 
     request: Request
     snapshot: Snapshot
-    """Snapshot of memory while the error was on its way, or after it was handled."""
+    """Memory while the error was raised, or after it was handled."""
     remedies: tuple[Remedy, ...] = ()
     """Memory that could be freed."""
     remarks: tuple[str, ...] = ()
-    """Other facts: a limit of the process, how much is cached and in which pieces."""
+    """Further facts: limits of the process, cached memory and its pieces."""
     handled: bool = False
-    """Whether the program handled the error: what was in memory then may have been freed since."""
+    """Whether the program handled the error, and may have freed memory since."""
 
     def without_source(self) -> OutOfMemory:
-        """Return it without the text of the line that asked: itself where it is not known."""
+        """Return the report without the text of the requesting line."""
         if not self.request.source:
             return self
         return replace(self, request=replace(self.request, source=None))
 
 
 _OURS = "<tensorlens"
-"""How the names of code begin that stands between a profiled function and its caller."""
+"""Prefix of the names of code between a profiled function and its caller."""
 
 
 def located(request: Request, error: BaseException, recording: Recording | None) -> Request:
-    """Return the request with what is known of who asked.
-
-    That is what a recording noted of it, ``recording`` or one that is on; else what the traceback
-    tells.
-    """
+    """Return the request with its origin, from ``recording``, a running one, or the traceback."""
     try:
         for each in (recording, *running()):
             found = None if each is None else _recorded(request, each.log)
@@ -81,7 +77,7 @@ def located(request: Request, error: BaseException, recording: Recording | None)
 
 
 def _recorded(request: Request, log: EventLog) -> Request | None:
-    """Return the request as the log has it: the last that failed, if it is the same."""
+    """Return the request with the origin of the log's last failed one, if that is the same."""
     row = next((row for row in range(len(log) - 1, -1, -1) if log.kind[row] == OOM), None)
     if row is None or request.device != log.devices[log.device[row]]:
         return None
@@ -109,14 +105,14 @@ def _traced(request: Request, error: BaseException) -> Request:
     phase = index.phase[place]
     return replace(
         request,
-        # a graph's node was made by another line than the one that runs the graph
+        # the line that made a graph's node is not the one that runs the graph
         line=request.line or index.charged[place],
         phase=phase if phase != "other" else None,
     )
 
 
 def _frames(error: BaseException) -> Iterator[Frame]:
-    """Give the frames of the traceback and those that called it, innermost first."""
+    """Yield the frames of the traceback and its callers, innermost first."""
     walked = [*traceback.walk_tb(error.__traceback__)]
     callers = walked[0][0].f_back if walked else None
     # of no frame it would be our own stack
@@ -135,7 +131,7 @@ def _with_source(request: Request) -> Request:
 
 
 def address_limit() -> int | None:
-    """Return how many bytes of addresses the process may have; None where there is no limit."""
+    """Return the limit of the process's address space in bytes; None without a limit."""
     if sys.platform == "win32":
         return None
     import resource
@@ -150,9 +146,9 @@ def address_limit() -> int | None:
 
 
 _WORTH = 0.02
-"""A remedy is told when it is about at least this part of what is allocated."""
+"""Least share of the allocated memory for a remedy."""
 _SEVERAL = 3
-"""A list or dict is told of from so many tensors on: a pair is a batch."""
+"""Least number of tensors in a list or dict for a remedy: a pair may be a batch."""
 _STATE = "optimizer state: an optimizer with less of it, or state in lower precision"
 _EXPANDABLE = "expandable_segments:True"
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -164,16 +160,16 @@ def remedies(
     graphs: Sequence[KeptGraph] = (),
     words: Words = TORCH,
 ) -> tuple[Remedy, ...]:
-    """Return what would have freed memory on the request's device.
+    """Return ways to free memory on the request's device.
 
-    Each is derived from what was resident, no tensor counts twice, and nothing is told of that
-    would free little. The largest come first, the optimizer's state last: it is needed.
+    They are derived from resident tensors, each of which counts once; small ones are left out. The
+    largest come first, and the optimizer's state last, as it is needed.
 
     Args:
-        request: what was refused.
-        snapshot: what was in memory.
-        graphs: the parts of autograd's graph, oldest first.
-        words: those of the framework that was asked.
+        request: the failed request.
+        snapshot: memory at that time.
+        graphs: parts of autograd's graph, oldest first.
+        words: terms of the framework.
     """
     device = request.device
     if device is None or device not in snapshot.ledger or _impossible(request, snapshot):
@@ -192,7 +188,7 @@ def remedies(
 
 
 def remarks(request: Request, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what else bears on the request: limits, what the allocator holds and cannot use."""
+    """Return further facts: limits, and memory that the allocator holds and cannot use."""
     ledger = snapshot.ledger.get(request.device or "")
     impossible = _impossible(request, snapshot)
     found = [] if impossible is None else [impossible]
@@ -210,7 +206,7 @@ def remarks(request: Request, snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _impossible(request: Request, snapshot: Snapshot) -> str | None:
-    """Return why nothing that is freed would make room for the request; None if it may."""
+    """Return why freeing memory cannot make room for the request; None if it may."""
     ledger = snapshot.ledger.get(request.device or "")
     total = None if ledger is None else ledger.driver_total
     if request.nbytes is None:
@@ -225,7 +221,7 @@ def _impossible(request: Request, snapshot: Snapshot) -> str | None:
 
 
 class _Resident:
-    """The storages of one device that no remedy has spoken for."""
+    """Storages of one device that no remedy covers yet."""
 
     def __init__(self, snapshot: Snapshot, device: str) -> None:
         self.table = table = snapshot.tensors
@@ -237,7 +233,7 @@ class _Resident:
         """Row to role."""
 
     def take(self, rows: Iterable[int]) -> int:
-        """Speak for rows; return their bytes."""
+        """Cover rows and return their bytes."""
         return sum(
             self.table.storage_nbytes[row]
             for row in set(rows)
@@ -245,12 +241,12 @@ class _Resident:
         )
 
     def take_role(self, role: str) -> int:
-        """Speak for the rows of a role; return their bytes."""
+        """Cover the rows of a role and return their bytes."""
         return self.take([row for row, each in self.rows.items() if each == role])
 
 
 def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy]:
-    """Give what all graphs but the newest keep: the one that is being made or run is needed."""
+    """Yield a remedy for graphs other than the newest, which is being made or run."""
     table = resident.table
     rows = {table.storage[row]: row for row in resident.rows}
     kept: dict[str, list[int]] = {}
@@ -263,7 +259,7 @@ def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy
         ]
         holders = [rows[address] for address in graph.holders if address in rows]
         if saved and holders:
-            # of several that keep it alive, what is longest known: a list, a global
+            # of several holders take the longest known: a list, a global
             name = min((_holder(resident, row) for row in holders), key=len)
             kept.setdefault(name, []).extend(saved)
     for name, found in kept.items():
@@ -273,7 +269,7 @@ def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy
 
 
 def _containers(resident: _Resident) -> Iterator[Remedy]:
-    """Give the lists and dicts that hold several tensors of no model and no optimizer."""
+    """Yield remedies for lists and dicts of tensors outside models and optimizers."""
     found: dict[int, list[int]] = {}
     names = resident.table.names
     for row, role in resident.rows.items():
@@ -295,7 +291,7 @@ def _roles(resident: _Resident, request: Request, words: Words) -> Iterator[Reme
 
 
 def _outside(request: Request, ledger: Ledger) -> Iterator[Remedy]:
-    """Give what is on an accelerator but in no tensor."""
+    """Yield remedies for memory on an accelerator that is in no tensor."""
     if ledger.device == "cpu":
         return
     others, total = _part(ledger, "other_processes"), ledger.driver_total
@@ -327,7 +323,7 @@ def _element(resident: _Resident, row: int) -> int:
 
 
 def _holder(resident: _Resident, row: int) -> str:
-    """Return the name of the list or dict that holds a tensor, else the tensor's own."""
+    """Return the name of the list or dict that holds a tensor, or its own name."""
     names, node = resident.table.names, _element(resident, row)
     above = -1 if node < 0 else names.parents[node]
     return names[resident.table.name[row]] if above < 0 else names[above]

@@ -24,11 +24,11 @@ from tensorlens.tensors.present import device_section
 from tensorlens.tensors.present.inventory import DeviceInventory, headline, inventories
 
 _FEW = 10
-"""How many of the largest tensors are shown."""
+"""Number of largest tensors shown."""
 
 
 def blocks(failure: OutOfMemory, view: View) -> Sequence[Block]:
-    """Return the request, what could be freed, what was resident on the request's device."""
+    """Return the request, the remedies, and resident memory on the request's device."""
     device = failure.request.device
     devices = tuple(each for each in failure.snapshot.ledger if each == device)
     view = replace(view, devices=devices, top=_FEW)
