@@ -16,14 +16,14 @@ from tensorlens.units import format_bytes
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _CALLS = ("Module._wrapped_call_impl", "Module._call_impl", "Module._call_impl.<locals>.inner")
-"""Functions of torch that stand between a module and its ``forward``."""
+"""Functions of torch between the call of a module and its ``forward``."""
 _OURS = re.compile(r"[/\\]tensorlens[/\\]lines[/\\](?:\w+[/\\])?\w+\.py$")
-"""Files whose functions stand around a profiled one."""
+"""Files of tensorlens whose functions wrap profiled ones."""
 _NO_STACK = Frame("", 0, "no stack known")
 
 
 def speedscope(recording: Recording) -> str:
-    """Return what https://www.speedscope.app opens: one profile a device, in bytes."""
+    """Return a file for https://www.speedscope.app: one profile for each device, in bytes."""
     frames: dict[Frame, int] = {}
     profiles = [
         _profile(device, recording.peak(device), recording, frames) for device in recording.devices
@@ -40,9 +40,9 @@ def speedscope(recording: Recording) -> str:
 
 
 def folded(recording: Recording) -> str:
-    """Return a line a stack, ``outer;inner bytes``, which flamegraph.pl and its kin read.
+    """Return folded stacks for flamegraph.pl and others, as lines of ``outer;inner bytes``.
 
-    Where there are several devices, each is the outermost frame of its stacks.
+    With several devices, the device is the outermost frame.
     """
     several = len(recording.devices) > 1
     sums: dict[str, int] = {}
@@ -75,7 +75,7 @@ def _profile(
 
 
 def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame], int]]:
-    """Give the stacks of what was resident, outermost frame first, with their bytes."""
+    """Yield the stacks of resident blocks, outermost frame first, with their bytes."""
     stacks = recording.log.stacks
     sums: dict[Sequence[Frame], int] = {}
     for stack, nbytes in peak.by_stack.items():
@@ -88,8 +88,8 @@ def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame
 def program_frames(stack: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return a stack, outermost frame first, from the program's own frame on.
 
-    Calls that say nothing of it are left out: ``nn.Module``'s, and ours around a profiled function.
-    What starts a program, a test or a thread is left out too, but for a stack without user code.
+    Calls of ``nn.Module`` and our wrappers of profiled functions are left out; so is the start of a
+    program, test or thread, unless the stack has no user code.
     """
     begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
     return tuple(frame for frame in stack[begin:] if not _is_call(frame))
@@ -118,12 +118,12 @@ def _written(frame: Frame) -> Mapping[str, Any]:
 
 
 POINTS = 20_000
-"""About how many points each device's counter has at most; the peak is among them."""
+"""Approximate maximum of points of a device's counter, with the peak."""
 _NS_PER_US = 1000
 
 
 def trace_events(recording: Recording) -> str:
-    """Return bytes by role as one counter a device, and beside it what the allocator reserved.
+    """Return a counter of bytes by role for each device, and one of the reserved bytes.
 
     Marks and the peaks are instant events. Times are microseconds since the recording began.
     """

@@ -1,4 +1,4 @@
-"""Recordings as torch's memory viewer opens them: pickled snapshots, protocol 4."""
+"""Recordings for torch's memory viewer: pickled snapshots, protocol 4."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tensorlens.records.logs.events import (
 from tensorlens.records.logs.stacks import Frame
 
 _GAP = 1 << 20
-"""Blocks no further apart share a segment."""
+"""Largest gap in bytes between blocks of one segment."""
 
 
 def synthetic_segments(log: EventLog) -> list[Segment]:
-    """Return segments around the blocks that lie in none of the log's.
+    """Return segments around blocks that lie in no segment of the log.
 
-    Together with ``log.segments`` they list every block that lives at the end. On a device
-    without any segment they also cover the addresses of blocks that were freed.
+    With ``log.segments`` they list every block that is alive at the end. On a device without
+    segments they also cover the addresses of freed blocks.
     """
     made: list[Segment] = []
     for number, device in enumerate(log.devices):
@@ -105,7 +105,7 @@ _US = 1_000_000
 
 
 def memory_viz(recording: Recording) -> bytes:
-    """Return what https://pytorch.org/memory_viz reads.
+    """Return a file for https://pytorch.org/memory_viz.
 
     Every allocation and free has its stack, and its role as the viewer's category. A device
     without known segments, such as the CPU, gets made-up ones around the addresses of its blocks.
@@ -215,7 +215,7 @@ def _frame(frame: Frame) -> dict[str, Any]:
 
 
 def _numbers(log: EventLog) -> list[int]:
-    """Return the number of each device in a snapshot: 0 for ``cuda:0``, else the first free."""
+    """Return the number of each device in a snapshot: 0 for ``cuda:0``, the first free for others."""
     taken: dict[int, int] = {}
     for device, name in enumerate(log.devices):
         match = _NUMBERED.fullmatch(name)

@@ -5,12 +5,12 @@ line after it is an object with one key: a table (``frames``, ``modules``, ``sta
 ``contexts``, ``labels``, ``segments``, ``marks``, ``dropped_marks``, ``sources``, ``held``,
 ``dropped_peak``) or a part of one, or ``events``, some rows of the log in columns. The last line is
 ``{"end": {"events": n, "crc32": n}}``, a checksum of the lines before it; without it the file was
-cut short. Keys that a reader does not know it passes over.
+cut short. Readers ignore unknown keys.
 
 Columns are named as in :class:`~tensorlens.records.logs.events.EventLog`. A column is a list of
-whole numbers, or one number where all rows have the same (of addresses, always a list). ``time`` is
-what went by since the row before. In place of ``pair`` there is ``back``: for each free, how many
-rows before it its allocation is, 0 where that is not in the log.
+whole numbers, or one number if all rows have the same (addresses are always a list). ``time`` is
+the time since the row before. In place of ``pair`` there is ``back``: for each free the number of
+rows back to its allocation, 0 if that is not in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tensorlens.records.logs.origin import Origin
 from tensorlens.records.logs.stacks import Frame
 
 ROWS = 50_000
-"""How many rows a line of events has."""
+"""Rows in a line of events."""
 
 _OF_STACKS = ("parent", "frame", "module")
 _PLAIN = ("kind", "device", "address", "size", "stack", "context", "label")
@@ -74,7 +74,7 @@ def rows_to_dict(log: EventLog, first: int, last: int) -> dict[str, Any]:
 
 
 def add_rows(log: EventLog, data: Any) -> None:
-    """Add the rows that :func:`rows_to_dict` gave to the end of a log."""
+    """Append rows of :func:`rows_to_dict` to a log."""
     rows, first = data["rows"], len(log)
     for column in _PLAIN:
         getattr(log, column).extend(_column(log.COLUMNS[column], data[column], rows))
@@ -106,7 +106,7 @@ def _column(code: str, data: Any, rows: int) -> array[int]:
 _T = TypeVar("_T")
 _PART = 10_000
 _LEVEL = 4
-"""Of compression: a third of the time of the default for a tenth more bytes."""
+"""Compression level: a third of the default's time for a tenth more bytes."""
 
 
 def write(recording: Recording, *, compressed: bool = False) -> bytes:
@@ -121,7 +121,7 @@ def packed(recording: Recording) -> str:
 
 
 def _checked(lines: Iterable[bytes], events: int) -> Iterator[bytes]:
-    """Give the lines, and the last one with their checksum."""
+    """Yield the lines, then a last one with their checksum."""
     checksum = 0
     for line in lines:
         checksum = zlib.crc32(line, checksum)
@@ -187,7 +187,7 @@ _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, Overflow
 
 
 def begins_recording(file: BufferedReader) -> bool:
-    """Tell whether a file is a recording, as far as its first bytes tell, or gzip; reads nothing.
+    """Return whether the first bytes are those of a recording or of gzip.
 
     Nothing else that tensorlens writes is gzip.
     """
@@ -216,11 +216,11 @@ def read(file: BufferedReader) -> Recording:
 
 
 def unpacked(kind: type[Document], data: Any) -> Recording:
-    """Return the recording whose events are packed in what ``to_dict`` of a record gave.
+    """Return the recording in data of ``to_dict`` of a record.
 
     Args:
-        kind: the record that the data is of.
-        data: what it gave; ``log`` is of :func:`packed`.
+        kind: class of the record.
+        data: the data; ``log`` is of :func:`packed`.
 
     Raises:
         FileFormatError: it is something else, newer than this tensorlens, or damaged.

@@ -1,4 +1,4 @@
-"""Presents a recording: per device the peak, what was resident, which lines; growth."""
+"""Presents a recording: the peak of each device with its blocks and lines; growth."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _BACKWARD_OF_MODULE = "Bytes handed out in backward that go back to the module"
 def backward_blocks(
     recording: Recording, device: str, view: View, medium: Medium
 ) -> Iterator[Block]:
-    """Give the table by line, and by module where that tells more."""
+    """Yield the table by line, and by module if that says more."""
     costs = recording.backward(device)
     if not costs:
         return
@@ -132,7 +132,7 @@ def _table(
 
 
 def _nodes(cost: BackwardCost) -> tuple[str, ...]:
-    """Return the nodes that ran, and the gradients that they made."""
+    """Return the nodes that ran and the gradients that they made."""
     return tuple(filter(None, map(_largest, (cost.nodes, cost.gradients))))
 
 
@@ -160,7 +160,7 @@ _OF_MODULE = "Bytes resident then that were allocated in the module"
 
 
 def blocks(recording: Recording, view: View) -> Sequence[Block]:
-    """Return what was resident at the peak, and how it came to it; a page can show any instant."""
+    """Return the report on the peak and how it came about; a page can show any instant."""
     return [
         Section(tuple(_head(recording))),
         Only(("text",), lambda: _devices(recording, view, "text")),

@@ -19,9 +19,9 @@ COLUMNS = (
     *_OF_THE_BLOCK,
     *("thread", "op", "outer", "node", "filename", "lineno", "function"),
 )
-"""The columns in order. ``pair`` is the row of a block's free or allocation; ``held`` what the
-allocator set aside where that is more than ``nbytes``; the line is the innermost of the user's own
-code. Name, role and what follows are of events that hand out a block."""
+"""The columns in order. ``pair`` is the row of a block's free or allocation; ``held`` the bytes
+that the allocator set aside if that is more than ``nbytes``; the line is the innermost of the
+user's code. Columns from the name on are for allocations only."""
 
 TEXT = (
     *("action", "device", *_OF_THE_BLOCK, "op", "outer", "node"),
@@ -82,18 +82,17 @@ def _line(log: EventLog, stack: int) -> tuple[Value, ...]:
 
 
 TENSORS = 1000
-"""So many blocks of a peak are listed; ``rest`` sums the others."""
+"""Blocks of a peak that are listed; ``rest`` sums the others."""
 
 
 def summary(recording: Recording) -> dict[str, Any]:
-    """Return dicts, lists, texts and integers; sizes in bytes, times in nanoseconds.
+    """Return the recording as plain data; sizes in bytes, times in nanoseconds, None if unknown.
 
     ``devices`` has for each device ``peak`` (``bytes``, ``row``, ``time_ns``, ``held``,
     ``reserved``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_model_line``,
     ``by_module``, and ``tensors``, the largest first), ``backward``, ``backward_by_module``,
     ``churn``, ``fragmentation`` and ``timeline``.
-    A line is a dict of ``filename``, ``lineno`` and ``function``, or None where none is known.
-    What is not known is None.
+    A line is a dict of ``filename``, ``lineno`` and ``function``.
     """
     origin = recording.origin
     return {

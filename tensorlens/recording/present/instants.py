@@ -1,6 +1,6 @@
 """Presents one instant of a recording, the same for text and HTML.
 
-Rows are equal blocks together, largest first; what the view leaves out is summed.
+A row has equal blocks together, the largest first; rows that the view leaves out are summed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import BLOCK_ROLES
 
 _LOOKED_AT = 20_000
-"""So many blocks are put together into rows, unless all are to be shown."""
+"""Blocks that are grouped into rows, unless all are to be shown."""
 
 NO_LINE = "(no line known)"
 
 LINES_SHOWN = 10
-"""How many lines a report names before it sums the others."""
+"""Lines that a report names; the others are summed."""
 
 
 _NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
@@ -37,23 +37,23 @@ _NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """A block, or several that are alike in role and line, and in name but for numbers.
+    """A block, or several of one role and line whose names differ at most in numbers.
 
-    Where the numbers of their names differ their sizes are equal.
+    If numbers differ, sizes are equal.
     """
 
     name: str
-    """``layers[0-11].mlp: saved by Gelu`` where there are several layers."""
+    """Name; of several layers as ``layers[0-11].mlp: saved by Gelu``."""
     first: Resident
     count: int
     nbytes: int
     """Bytes of all of them."""
     lines: int = 1
-    """How many lines made them: items of one list may be of several."""
+    """Number of lines that made them: items of one list may be of several."""
 
     @property
     def place(self) -> str:
-        """The line of the model that made them, else the line that they are counted for."""
+        """Line of the model that made them, or the line that they are charged to."""
         if self.lines > 1:
             return counted(self.lines, "line")
         model = self.first.model_line
@@ -64,12 +64,12 @@ class BlockRow:
 
 @dataclass(frozen=True, slots=True)
 class LineRow:
-    """A line of the program and the bytes that are counted for it."""
+    """A line of the program and the bytes charged to it."""
 
     line: SourceLine | None
     nbytes: int
     source: str
-    """Its text; empty where that is not known."""
+    """Text of the line; empty if unknown."""
     is_model: bool = False
     """Whether it is a line of a library's model that the last line above it calls."""
     label: str = ""
@@ -77,7 +77,7 @@ class LineRow:
 
     @property
     def place(self) -> str:
-        """The line as it is shown."""
+        """Text for the line's place."""
         if self.label:
             return self.label
         if self.line is None or not self.is_model:
@@ -124,14 +124,14 @@ def instants(recording: Recording, view: View) -> tuple[Instant, ...]:
 
 
 def row_of(recording: Recording, at: str) -> int:
-    """Return the event after which it is the instant that ``at`` names: last mark, or number."""
+    """Return the row of the instant that ``at`` names: a mark, or an event's number."""
     is_mark = any(mark.name == at for mark in recording.marks)
     is_number = at.isascii() and at.isdigit() and len(at) < 19
     return row_at(recording.log, int(at) if is_number and not is_mark else at)
 
 
 def when(recording: Recording, moment: Moment) -> str:
-    """Return in words at which moment it was so."""
+    """Return the moment in words."""
     after = f"after {duration(moment.time_ns)}"
     if moment.dropped:
         parts = [after if moment.time_ns else "", "before the first event that was kept"]
@@ -152,9 +152,9 @@ def when(recording: Recording, moment: Moment) -> str:
 
 
 def request_text(recording: Recording, moment: Moment) -> str:
-    """Return ``in forward at train.py:12``, ``in backward of train.py:12``; what is known of it.
+    """Return ``in forward at train.py:12`` or ``in backward of train.py:12``, as far as known.
 
-    It is empty where the moment is not that of an allocation.
+    It is empty if the moment is not that of an allocation.
     """
     if moment.row < 0 or recording.log.kind[moment.row] != ALLOC:
         return ""
@@ -167,17 +167,17 @@ def request_text(recording: Recording, moment: Moment) -> str:
 
 
 def start_text(recording: Recording) -> str:
-    """Return in words which moment the one before the first event of the log is."""
+    """Return in words the moment before the first event of the log."""
     return "at the first event that was kept" if recording.origin.dropped else "at the start"
 
 
 def mark_before(marks: Sequence[Mark], row: int) -> Mark | None:
-    """Return the last mark that was set before an event."""
+    """Return the last mark before an event."""
     return max((mark for mark in marks if mark.row <= row), key=lambda mark: mark.row, default=None)
 
 
 def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
-    """Return a mark's name, and which of them it is where several have the name."""
+    """Return a mark's name, with its number if several have the name."""
     alike = [each for each in marks if each.name == mark.name]
     number = next(place for place, each in enumerate(alike, 1) if each is mark)
     which = f" ({number:,} of {len(alike):,})" if len(alike) > 1 else ""
@@ -185,12 +185,12 @@ def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
 
 
 def line_place(line: SourceLine | None, no_line_label: str = NO_LINE) -> str:
-    """Return ``train.py:12``, or that there is no line."""
+    """Return ``train.py:12``, or the label for no line."""
     return no_line_label if line is None else place(line)
 
 
 def no_line_label(recording: Recording, device: str) -> str:
-    """Return what the row of a device's blocks without a line is called."""
+    """Return the label of the row of a device's blocks without a line."""
     return recording.once(("no line label", device), lambda now: _no_line_label(now, device))
 
 
@@ -208,12 +208,12 @@ def _no_line_label(recording: Recording, device: str) -> str:
 
 
 def has_times(log: EventLog) -> bool:
-    """Tell whether the events have times at all; those of an old file may have none."""
+    """Return whether events have times; those of an old file may have none."""
     return bool(len(log)) and log.time[len(log) - 1] > 0
 
 
 def source_of(log: EventLog, line: SourceLine | None) -> str:
-    """Return the text of a line, without its indentation; empty where it is not known."""
+    """Return the text of a line without indentation; empty if unknown."""
     if line is None:
         return ""
     lines = log.sources.get(line.filename, ())
@@ -230,13 +230,13 @@ def line_rows(
     """Return the lines with the most bytes, and the sum of the others.
 
     Args:
-        log: whose sources tell their text.
+        log: the log with the source texts.
         sizes: bytes of each line.
-        limit: so many lines, and of each so many of its model's; None gives all.
-        models: user's line and line of a model to bytes: they follow the user's.
+        limit: number of lines, and of model lines for each; None for all.
+        models: user's line and model's line to bytes; they follow the user's line.
         no_line_label: name of the row that has no line.
     """
-    # of equal ones the first in the file, whatever order they were met in
+    # equal ones in the order of the file
     ordered = sorted(sizes.items(), key=lambda each: (-each[1], str(each[0])))
     most, limit = limit, len(ordered) if limit is None else limit
     rest = ordered[limit:]
@@ -259,7 +259,7 @@ def line_rows(
 
 
 def lines_limit(view: View) -> int | None:
-    """Return how many lines a report names; all of them where it shows all tensors."""
+    """Return the number of lines that a report names; None (all) if it shows all tensors."""
     return None if view.top is None else LINES_SHOWN
 
 
@@ -289,7 +289,7 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
 
 
 def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftOut, ...]]:
-    """Return the largest blocks that the view asks for, and sums of the others."""
+    """Return the largest rows of the view, and sums of the others."""
     blocks = moment.tensors
     most = len(blocks) if view.top is None else _LOOKED_AT
     groups: dict[tuple[object, ...], list[Resident]] = {}
@@ -320,11 +320,11 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftO
 
 
 def _together(groups: Iterable[list[Resident]]) -> list[BlockRow]:
-    """Return groups of blocks of equal size as rows; those that would look alike are one."""
+    """Make rows of groups of equal blocks; groups that would look alike are one row."""
     rows: dict[tuple[object, ...], tuple[str, list[Resident]]] = {}
     for alike in groups:
         first, name = alike[0], readable_name(common_name([block.name for block in alike]))
-        # where no line is known the sizes say most
+        # without a line sizes tell blocks apart
         where = first.nbytes if first.charged is None else _line_of(first)
         rows.setdefault((name, first.role, where), (name, []))[1].extend(alike)
     return [
@@ -340,6 +340,6 @@ def _together(groups: Iterable[list[Resident]]) -> list[BlockRow]:
 
 
 def _line_of(block: Resident) -> object:
-    """Return the line that a block is told by; items of one list may be of any."""
+    """Return the line that blocks are grouped by; None for items of a list."""
     is_item = block.known and block.name.endswith("]")
     return None if is_item else (block.charged, block.model_line)

@@ -1,4 +1,4 @@
-"""The parts of a page or a notebook's cell that text does not have."""
+"""Parts of a page or a notebook's cell that text does not have."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def picture(
     """Return the picture of a timeline that has one point or more.
 
     Args:
-        recording: that the timeline is of.
-        timeline: what is drawn.
-        made: the rows of the device's allocations.
-        label: what it shows, in words.
+        recording: the recording.
+        timeline: its timeline.
+        made: rows of the device's allocations.
+        label: description of the picture.
     """
     by_time = has_times(recording.log) and timeline.times[-1] > timeline.times[0]
     values = timeline.times if by_time else timeline.rows
     first, span = values[0], max(values[-1] - values[0], 1)
-    # a little more, so that what is so after the last event is seen as well
+    # a little more, to show the level after the last event
     span += -(-span // 99)
     xs = tuple((value - first) * WIDTH // span for value in values)
     peak, dropped = recording.peak(timeline.device), recording.origin.dropped
@@ -73,7 +73,7 @@ def picture(
             for value in range(0, top + 1, step)
         ),
         ticks=_ticks(first, span, by_time),
-        # more of them would be a curtain before the picture
+        # more would hide the picture
         marks=tuple(x for x, _ in marks) if len(marks) <= _MARKS else (),
         mark_labels=_mark_labels(marks),
         bands=_bands(recording, timeline, made, xs),
@@ -89,7 +89,7 @@ def picture(
 
 
 def _areas(timeline: Timeline, xs: Sequence[int], top: int) -> tuple[Area, ...]:
-    """Return the areas, the uppermost first, so that the lower ones are drawn over it."""
+    """Return the areas, the uppermost first, so that lower ones are drawn over it."""
     roles = [role for role in STACKED if any(timeline.by_role.get(role, ()))]
     roles += [role for role in timeline.by_role if role not in STACKED]
     level = [0] * len(xs)
@@ -137,7 +137,7 @@ def _ticks(first: int, span: int, by_time: bool) -> tuple[Label, ...]:
 
 
 def _mark_labels(marks: Sequence[tuple[int, str]]) -> tuple[Label, ...]:
-    """Return the names of the marks, those left out that would be written over another."""
+    """Return the labels of marks that do not overlap."""
     found: list[Label] = []
     free_from = 0
     for x, name in marks:
@@ -150,7 +150,7 @@ def _mark_labels(marks: Sequence[tuple[int, str]]) -> tuple[Label, ...]:
 def _bands(
     recording: Recording, timeline: Timeline, made: Sequence[int], xs: Sequence[int]
 ) -> tuple[Band, ...]:
-    """Return the phases by the last allocation up to each point; none where none is known."""
+    """Return the phases by the last allocation before each point; empty if none is known."""
     found: list[Band] = []
     before = [bisect_right(made, row) - 1 for row in timeline.rows]
     wanted = sorted({made[each] for each in before if each >= 0})
@@ -179,9 +179,9 @@ def heat_files(
     resident: Mapping[SourceLine | None, int],
     backward: Mapping[SourceLine | None, int],
 ) -> list[Section]:
-    """Return the files whose source the recording has, those with the most bytes first.
+    """Return the source files of the recording, those with most bytes first.
 
-    Each line has its bytes resident at the instant, and those of backward that go back to it.
+    Each line has its bytes resident at the instant, and its bytes in backward.
     """
     found = []
     for filename, lines in log.sources.items():
@@ -212,13 +212,13 @@ def _file(
     *,
     is_folded: bool,
 ) -> Section:
-    """Return the lines with bytes and some around each, and a row for those between."""
+    """Return the lines with bytes and their neighbours, and a row for each gap."""
     most, most_backward = max(resident.values(), default=0), max(backward.values(), default=0)
     numbers = {*resident, *backward}
     around = {near for number in numbers for near in range(number - _AROUND, number + _AROUND + 1)}
     rows: list[Row] = []
     last = 0
-    # a line behind the file's end is of a file that has changed since
+    # a line beyond the end: the file has changed since
     for number in (*sorted(numbers.union(around.intersection(range(1, len(lines) + 1)))), None):
         end = len(lines) if number is None else min(number - 1, len(lines))
         if end > last:
@@ -255,29 +255,29 @@ def _file(
 _POINTS_OF_A_CELL = 300
 _POINTS_OF_A_PAGE = 20_000
 _OPEN = 3
-"""So many source files are unfolded."""
+"""Source files that are unfolded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageDevice:
-    """Markup above the table of blocks, between and below."""
+    """Markup above, within and below the table of blocks."""
 
     timeline: tuple[Block, ...] = ()
-    """The picture, and what chooses an instant in it."""
+    """The picture and its controls."""
     data: tuple[Block, ...] = ()
     """Data for the script."""
     sources: tuple[Block, ...] = ()
 
 
 def page_device(recording: Recording, instant: Instant, *, is_live: bool) -> PageDevice:
-    """Return what a page has of a device at an instant; on a live one any other can be chosen."""
+    """Return a page's parts for a device at an instant; on a live page others can be chosen."""
     device = instant.device
     timeline = recording.timeline(
         device, points=_POINTS_OF_A_PAGE if is_live else _POINTS_OF_A_CELL
     )
     shown = timeline.peak
     if not instant.is_peak:
-        # of many events the nearest that is drawn
+        # the nearest event that is drawn
         shown = min(bisect_left(timeline.rows, instant.moment.row), len(timeline.rows) - 1)
     elif instant.moment.dropped:
         shown = -1

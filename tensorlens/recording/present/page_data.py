@@ -59,14 +59,14 @@ def chosen_blocks(
 
 
 def counts(log: EventLog, timeline: Timeline, alloc_rows: Sequence[int]) -> list[int]:
-    """Return how many of the blocks that were handed out were resident at each point."""
+    """Return the number of resident blocks at each point."""
     freed = sorted(pair for pair in map(log.pair.__getitem__, alloc_rows) if pair >= 0)
     rows = last_rows(log, timeline.rows)
     return [bisect_right(alloc_rows, row) - bisect_right(freed, row) for row in rows]
 
 
 def allocations(log: EventLog, device: str) -> list[int]:
-    """Return the rows that hand out a block of a device, those of the start included."""
+    """Return the rows of a device's allocations, with blocks from before the recording."""
     number = log.devices.index(device)
     return [
         row
@@ -145,7 +145,7 @@ def device_data(
 
 
 def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
-    """Return the lines that had the most bytes at any point, with those of models that they call.
+    """Return the lines with most bytes at any point, with the model lines that they call.
 
     ``of`` is the number of the user's line that calls a model's line, else -1; ``levels`` are the
     points where its bytes change, and the bytes from there on.
@@ -171,7 +171,7 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
 
 
 def _highest(levels: Mapping[_K, Levels]) -> list[tuple[_K, Levels]]:
-    """Return those with the most bytes at any point, the highest first."""
+    """Return the levels with most bytes at any point, highest first."""
     most = {key: max((level for _, level in each), default=0) for key, each in levels.items()}
     ordered = sorted((key for key in levels if most[key]), key=lambda key: -most[key])
     return [(key, levels[key]) for key in ordered[:_MAX_LINES]]
@@ -202,7 +202,7 @@ def _line(
 
 
 def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
-    """Return a highest instant that is no point of the timeline, with blocks of its own."""
+    """Return a dropped peak, which is no point of the timeline, with its own blocks."""
     blocks = peak.tensors[:MAX_BLOCKS_OF_INSTANT]
     alloc_times = [peak.time_ns - (block.age_ns or 0) for block in blocks]
     return {
@@ -216,7 +216,7 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
 
 
 def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, Any], int]]:
-    """Return lines as :func:`lines_data` does, with their bytes, of an instant that is no point."""
+    """Return the lines of a dropped peak as :func:`lines_data` does, with their bytes."""
     rows, _ = line_rows(recording.log, peak.by_line, _MAX_LINES, peak.by_model_line)
     found, above = [], -1
     for number, row in enumerate(rows):
@@ -228,7 +228,7 @@ def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, A
 
 
 def _blocks(blocks: Sequence[Resident], alloc_times: Sequence[int]) -> dict[str, Any]:
-    """Return blocks in columns, with the times when they were made."""
+    """Return blocks in columns, with the times of their allocations."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
     places: dict[_Line, int] = {}
@@ -245,7 +245,7 @@ def _blocks(blocks: Sequence[Resident], alloc_times: Sequence[int]) -> dict[str,
             columns[name].append(places[where])
     return {
         "size": sizes,
-        # -1 for those that were there before the recording
+        # -1 for blocks from before the recording
         "time": times,
         **columns,
         "texts": list(texts),

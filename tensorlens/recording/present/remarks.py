@@ -1,4 +1,4 @@
-"""Remarks on a recording in sentences, the same in text and HTML."""
+"""Remarks on a recording as sentences, the same in text and HTML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorlens.render.view import View
 
 
 def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
-    """Return what is to be said of a device: the allocator's own count, churn."""
+    """Return the remarks on a device: the allocator's own count, churn."""
     found = [_allocator(instant.moment)]
     fragmentation = recording.fragmentation(instant.device)
     if fragmentation is not None:
@@ -33,7 +33,7 @@ def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
 
 
 def failures(recording: Recording) -> Iterator[str]:
-    """Give the requests for memory that failed, a sentence for each device."""
+    """Yield a sentence on failed requests for each device."""
     log = recording.log
     if OOM not in log.kind:
         return
@@ -51,17 +51,17 @@ def failures(recording: Recording) -> Iterator[str]:
 
 
 def recorded_by(recording: Recording) -> tuple[tuple[str, str], ...]:
-    """Return the devices with what recorded them, those that read alike together."""
+    """Return the recorders with their devices, equal ones together."""
     sources = recording.origin.source
     devices = dict.fromkeys([*sources, *recording.devices])
     return device_sources((device, sources.get(device, ""), "") for device in devices)
 
 
 def extent(recording: Recording) -> str:
-    """Return over how long it is, of how many allocations and frees, and how many were dropped.
+    """Return the duration, the number of allocations and frees, and the number dropped.
 
-    What was there before the first one is no event. The time is that from the recording's
-    beginning to its last event, unless events were dropped: then that of those kept comes first.
+    Blocks from before the recording are no events. The duration is from the recording's beginning
+    to its last event; if events were dropped, that of the kept ones comes first.
     """
     log, marks, dropped = recording.log, recording.marks, recording.origin.dropped
     allocations = log.kind.count(ALLOC)
@@ -82,13 +82,13 @@ def extent(recording: Recording) -> str:
 
 
 def backward_title(recording: Recording) -> str:
-    """Return what the table of the backward pass is of."""
+    """Return the title of the table of the backward pass."""
     found = ["backward memory", "by the forward line that caused it"]
     return ", ".join(filter(None, [*found, _of_events_kept(recording)]))
 
 
 def _of_events_kept(recording: Recording) -> str:
-    """Return what to say of figures that are sums of events; empty where none was dropped."""
+    """Return a remark on sums of events; empty if no event was dropped."""
     return "of the events that were kept" if recording.origin.dropped else ""
 
 
@@ -131,12 +131,12 @@ def _churn(recording: Recording, churn: Churn) -> str:
 
 
 def largest_line(rows: Sequence[LineRow], whole: int) -> str:
-    """Return ``train.py:12, 3.00 MiB (60.0 %): h = net(x)``; empty where no line is known."""
+    """Return ``train.py:12, 3.00 MiB (60.0 %): h = net(x)``; empty without a known line."""
     return dict(largest_lines(rows, whole)).get("line", "")
 
 
 def largest_lines(rows: Sequence[LineRow], whole: int) -> Iterator[tuple[str, str]]:
-    """Give the line that has most, and of a library's model that it calls the one that has most."""
+    """Yield the largest line, and the largest model line that it calls."""
     first = next((number for number, row in enumerate(rows) if row.line is not None), len(rows))
     for row in rows[first : first + 2]:
         if row is rows[first] or row.is_model:
@@ -148,13 +148,13 @@ def largest_lines(rows: Sequence[LineRow], whole: int) -> Iterator[tuple[str, st
 def largest_tensors(
     recording: Recording, device: str, row: int, whole: int, others: Collection[str] = ()
 ) -> str:
-    """Return the tensors that have most of an instant; empty where none is there.
+    """Return the largest tensors of an instant; empty if there are none.
 
     Args:
-        recording: of the instant.
-        device: whose.
-        row: the event after which it is.
-        whole: all of its bytes.
+        recording: the recording.
+        device: the device.
+        row: row of the instant.
+        whole: all bytes of the instant.
         others: names and operators of blocks that are no tensors.
     """
     if row < 0 or device not in recording.devices:
@@ -164,7 +164,7 @@ def largest_tensors(
 
 
 def largest_row(rows: Sequence[BlockRow], whole: int, others: Collection[str] = ()) -> str:
-    """Return ``fc1.weight, 3.00 MiB (60.0 %), parameter, train.py:12``; empty where none is there.
+    """Return ``fc1.weight, 3.00 MiB (60.0 %), parameter, train.py:12``; empty without rows.
 
     Args:
         rows: largest first.
@@ -181,7 +181,7 @@ def largest_row(rows: Sequence[BlockRow], whole: int, others: Collection[str] = 
 
 
 def culprits(instant: Instant) -> Iterator[tuple[str, str]]:
-    """Give the line and the tensors that have most of an instant."""
+    """Yield the largest line and tensors of an instant."""
     whole = instant.moment.bytes
     yield from largest_lines(instant.lines, whole)
     if tensor := largest_row(instant.rows, whole):

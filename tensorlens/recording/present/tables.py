@@ -22,16 +22,16 @@ _NUMBER_ABOVE = re.compile(r"(?<![^.])\d+(?=\.)")
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """A module, or several that differ in numbers of their path alone."""
+    """A module, or several whose paths differ only in numbers."""
 
     path: str
     count: int
     nbytes: int
-    """Bytes of all of them."""
+    """Bytes of all these modules."""
 
 
 ModuleTable = tuple[tuple[ModuleRow, ...], LeftOut | None]
-"""The rows that are shown, and the sum of the others."""
+"""Rows that are shown, and the sum of the others."""
 
 
 def module_rows(
@@ -39,10 +39,10 @@ def module_rows(
     by_module: Mapping[str | None, int],
     limit: int | None,
 ) -> ModuleTable:
-    """Return the modules with the most bytes and the sum of the others, where they tell more.
+    """Return the modules with most bytes and the sum of the others; no rows if lines say enough.
 
-    That is where one line has half of what is counted for lines at all, as the call of a model has
-    whose own code is a library's, and several modules are known; else there are no rows.
+    Modules say more if one line has half of the bytes of all lines, such as the call of a library's
+    model, and several modules are known.
     """
     known = [nbytes for line, nbytes in by_line.items() if line is not None]
     paths = [path for path in by_module if path is not None]
@@ -64,10 +64,10 @@ def _rows(by_module: Mapping[str | None, int]) -> list[ModuleRow]:
 
 
 def module_families(modules: Iterable[str | None]) -> list[tuple[str, list[str | None]]]:
-    """Return modules that differ in numbers of their path alone together, with their name.
+    """Group modules whose paths differ only in numbers, under a common name.
 
-    These are numbers of what has modules of its own. Those of a ``Sequential`` of plain layers
-    stay: what they number is not alike.
+    Only numbers of modules that contain modules count: plain layers of a ``Sequential`` are not
+    alike.
     """
     modules = [*modules]
     paths = [path for path in modules if path is not None]
@@ -89,19 +89,19 @@ _OF_THE_MODEL = "A line of the model that the line above calls"
 
 
 def line_cells(row: LineRow) -> tuple[Cell, str]:
-    """Return a line and its source; one of a model stands below the user's."""
+    """Return the cells of a line and its source; a model's line is indented below the user's."""
     tip = _OF_THE_MODEL if row.is_model else ""
     return Cell(row.place.strip(), depth=int(row.is_model), tip=tip), row.source
 
 
 def line_columns(has_source: bool) -> tuple[Column, ...]:
-    """Return the columns of lines, and of their source where that is known."""
+    """Return the columns of lines, with their source if known."""
     source = (Column("Source", "code", rank=0),) if has_source else ()
     return (Column("Line", "line"), *source)
 
 
 def line_table(rows: Sequence[LineRow], hidden: LeftOut | None, whole: int, tip: str = "") -> Table:
-    """Return what each line has of ``whole`` bytes."""
+    """Return the table of lines with their shares of ``whole`` bytes."""
     columns = line_columns(any(row.source for row in rows))
     parts = ((row.nbytes, line_cells(row)[: len(columns)]) for row in rows)
     return _shares(parts, columns, whole, tip, more_rows(hidden, "line"))
@@ -110,7 +110,7 @@ def line_table(rows: Sequence[LineRow], hidden: LeftOut | None, whole: int, tip:
 def module_table(
     rows: Sequence[ModuleRow], hidden: LeftOut | None, whole: int, tip: str = ""
 ) -> Table:
-    """Return what each module has of ``whole`` bytes."""
+    """Return the table of modules with their shares of ``whole`` bytes."""
     parts = ((row.nbytes, (Cell(row.path, count=row.count),)) for row in rows)
     return _shares(parts, (Column("Module", "name"),), whole, tip, more_rows(hidden, "module"))
 
@@ -130,7 +130,7 @@ _NAMES = "fc1: saved by Addmm (mat2) is a tensor that autograd saved in fc1, mat
 
 
 def resident_table(instant: Instant, view: View, medium: Medium) -> Table:
-    """Return the table of what was resident."""
+    """Return the table of resident blocks."""
     rows = instant.rows
     is_live = medium == "page"
     is_verbose = view.verbose and medium == "text"
