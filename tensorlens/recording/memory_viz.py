@@ -215,7 +215,7 @@ def _frame(frame: Frame) -> dict[str, Any]:
 
 
 def _numbers(log: EventLog) -> list[int]:
-    """Return the number of each device in a snapshot: 0 for ``cuda:0``, the first free for others."""
+    """Return the devices' numbers in a snapshot: 0 for ``cuda:0``, the first free for others."""
     taken: dict[int, int] = {}
     for device, name in enumerate(log.devices):
         match = _NUMBERED.fullmatch(name)
