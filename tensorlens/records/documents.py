@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _ENVELOPE = ("schema", "version", "contains_source")
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""Raised by what reads plain data of another form."""
+"""Exceptions of reading plain data of another form."""
 
 
 def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
-    """Raise FileFormatError unless ``data`` says that it is this schema in this version."""
+    """Raise FileFormatError unless ``data`` states this schema and version."""
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise FileFormatError(f"not a tensorlens {kind}")
     if data.get("version") != version:
@@ -37,7 +37,7 @@ def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
 
 
 def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
-    """Return the dataclass that ``asdict`` gave ``data`` for.
+    """Return the dataclass from the ``data`` of ``asdict``.
 
     Fields are plain values, members of a ``StrEnum``, dataclasses, tuples of one of these, dicts
     of one of these, or one of these or None. Those that have a default may be missing. Fields in
@@ -63,7 +63,7 @@ def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
 
 @cache
 def _makers(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
-    """Return what makes each field of plain data, and whether it has to be there."""
+    """Return for each field a function that makes it of plain data, and whether it is required."""
     hints = typing.get_type_hints(kind)
     found = {}
     for field in fields(kind):
@@ -102,9 +102,9 @@ class Document(Shown):
     SCHEMA: ClassVar[str]
     VERSION: ClassVar[int]
     KIND: ClassVar[str]
-    """Its name in messages."""
+    """Name in messages."""
     INDENT: ClassVar[int | None] = 1
-    """Of its JSON; None puts all of it on one line, as what has many rows is."""
+    """Indent of its JSON; None puts all on one line, for records with many rows."""
 
     def _repr_html_(self) -> str:
         from tensorlens.render import html
@@ -112,13 +112,13 @@ class Document(Shown):
         return html.fragment(self)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it in the format that the file's ending names.
+        """Write the record in the format of the file's ending.
 
-        That is ``.html``, ``.json``, ``.csv`` or ``.txt``; of a recording, and of the one that an
-        estimate has, ``.tlens``, which keeps all of it, and the formats of other viewers.
+        Endings are ``.html``, ``.json``, ``.csv`` and ``.txt``; for recordings and estimates also
+        ``.tlens``, which keeps all events, and the formats of other viewers.
 
         Raises:
-            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+            UsageError: the ending is unknown, or the file exists and ``overwrite`` is not set.
             TensorlensError: the file could not be written; nothing is left behind.
         """
         from tensorlens import render
@@ -150,7 +150,7 @@ class Document(Shown):
         return json.dumps(self.to_dict(), indent=self.INDENT, separators=separators)
 
     def to_html(self) -> str:
-        """Return a page that needs nothing else."""
+        """Return a self-contained page."""
         from tensorlens.render import html
 
         return html.html_page(self)

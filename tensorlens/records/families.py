@@ -1,9 +1,9 @@
-"""Tensors that differ only in their place in containers, or in nothing, told together.
+"""Families: tensors that differ only in their place in containers, shown as one row.
 
 ``history[0]`` to ``history[9999]``, equal in everything that a reader sees, are one family:
 ``history[0..9999]``. So are ``buffer[0].state`` to ``buffer[2999].state``: ``buffer[*].state``,
 and the same tensor of each layer of a model: ``layers[0-11].mlp.weight``.
-Some small things that come with every variable are told together whatever they are called.
+Small tensors that come with every variable are one family whatever their names.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from tensorlens.records.names import (
 from tensorlens.records.tensors import TensorTable
 
 HANDLE = "what operations know the variable by"
-"""The note of what refers to a variable, and takes a few bytes besides its value."""
+"""Note of a variable's handle, a few bytes beside its value."""
 
 KEPT = "what the graph of a function keeps from call to call"
-"""The note of constants, of which a graph has many that are small."""
+"""Note of constants, of which a graph has many small ones."""
 
 AHEAD = "made for a dataset, which holds it ahead or in its cache"
-"""The note of elements of input pipelines, which may be numbers."""
+"""Note of elements of input pipelines, which may be single numbers."""
 
 HANDLES = "handles of variables"
 """Their common name."""
 
 HANDLE_OF_DATA = "what tf.data knows a dataset or an iterator by"
-"""The note of the small tensors that each dataset of an input pipeline comes with."""
+"""Note of the small tensors of each dataset of an input pipeline."""
 
 HANDLES_OF_DATA = "handles of datasets and iterators"
 """Their common name."""
 
 TOGETHER = {HANDLE: HANDLES, HANDLE_OF_DATA: HANDLES_OF_DATA}
-"""Note to what all that has it is called together."""
+"""Note to the common name of tensors that have it."""
 _SMALL = 1024
-"""Bytes of the largest constant or element that is not told by itself."""
+"""Size in bytes up to which constants and elements are one family."""
 _T = TypeVar("_T")
 _FEW = 8
-"""So many keys of a dict are rather fields with a meaning each than items of one kind."""
+"""Up to this many keys of a dict are fields of their own, not items of one kind."""
 _ALIKE = ("role", "device", "dtype", "shape", "nbytes", "storage_nbytes", "note")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One tensor, or several that a reader need not tell apart."""
+    """One tensor, or several shown as one."""
 
     name: str
     """Last indices and numbers of layers as ranges, other indices and keys blanked."""
@@ -63,7 +63,7 @@ class Family:
 def families(
     table: TensorTable, rows: Iterable[int], apart: Mapping[int, object] | None = None
 ) -> list[Family]:
-    """Return the rows in families, in the order of each one's first row.
+    """Group rows into families, in the order of their first rows.
 
     A family's names are equal, or differ in their last index, or, where it has more than eight
     members, in any indices and keys. The items of one list may be of several lines of code; else
@@ -73,8 +73,8 @@ def families(
     graph and the small elements of datasets.
 
     Args:
-        table: what the rows are of.
-        rows: those to tell together.
+        table: the table.
+        rows: rows of the table.
         apart: row to a value that must be equal too.
     """
     order = {row: place for place, row in enumerate(rows)}
@@ -120,13 +120,13 @@ def families(
 
 
 def _lines(table: TensorTable, row: int) -> tuple[int, int] | None:
-    """Return the lines that a tensor is of; None for an item of a list, which may be of any."""
+    """Return the lines of a tensor; None for an item of a list, which may be of any line."""
     is_item = table.names.kinds[table.name[row]] in (INDEX, KEY)
     return None if is_item else (table.born[row], table.model_line[row])
 
 
 def _titles(table: TensorTable, rows: Iterable[int]) -> dict[int, str]:
-    """Return what the rows are called that are told together by their notes, whatever they are."""
+    """Return the common names of rows that are grouped by their notes."""
     handles = {number: TOGETHER.get(note) for number, note in enumerate(table.notes)}
     small = {number for number, note in enumerate(table.notes) if note in (AHEAD, KEPT)}
     found = {}
@@ -141,7 +141,7 @@ def _titles(table: TensorTable, rows: Iterable[int]) -> dict[int, str]:
 
 
 def holder(table: TensorTable, family: Family) -> str | None:
-    """Return what holds the tensors of a family besides what its name says."""
+    """Return the holder of a family, beyond the holders in its name."""
     held = [table.holders[number] for row in family.rows if (number := table.held_by[row]) >= 0]
     return common_name(held) if held else None
 
@@ -185,7 +185,7 @@ def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
 
 
 def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:
-    """Return the families of rows whose names are equal but for indices and keys."""
+    """Group rows whose names are equal except for indices and keys."""
     if len(group) == 1 or len(group) > _FEW:
         return [group]
     names = table.names

@@ -1,4 +1,4 @@
-"""The ledger of a device: where every byte that the driver says is in use belongs.
+"""The ledger of a device: where every byte in use, as the driver reports it, belongs.
 
 It balances by construction::
 
@@ -19,13 +19,13 @@ BALANCE = (
     ("reserved", ("allocated", "cached")),
     ("allocated", ("named", "unnamed")),
 )
-"""Each total and the figures that add up to it, from the outside in."""
+"""Totals and the figures that add up to them, from the outside in."""
 
 FIGURES = (
     *("allocated", "named", "unnamed", "reserved", "cached"),
     *("other", "driver_used", "driver_total"),
 )
-"""The fields of a :class:`Ledger` that are bytes."""
+"""Fields of a :class:`Ledger` in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class Part:
     label: str
     nbytes: int | None
     explanation: str
-    """One line: what it is, and where the figure comes from."""
+    """Meaning and source of the figure, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnnamedBlock:
-    """Memory handed out that no known tensor accounts for."""
+    """Allocated memory that belongs to no known tensor."""
 
     address: int
     nbytes: int
     born: SourceLine | None = None
-    """The line that allocated it, where births were watched or history was on."""
+    """Line that allocated it, if births were watched or history was on."""
     stack: tuple[SourceLine, ...] = ()
-    """The frames above it, innermost first, where the allocator recorded them."""
+    """Frames above it, innermost first, if the allocator recorded them."""
     what: str | None = None
     """Note on it: the operator that made it."""
 
@@ -66,25 +66,25 @@ class Ledger:
     allocated: int | None
     """Handed out by the allocator."""
     named: int
-    """Of it, what belongs to the tensors of the snapshot, each storage once."""
+    """Part of ``allocated`` in tensors of the snapshot, each storage once."""
     unnamed: int | None = None
-    """Of it, what no known tensor accounts for."""
+    """Part of ``allocated`` in no known tensor."""
     reserved: int | None = None
     """Held by the allocator from the driver; on the CPU the process's resident set."""
     cached: int | None = None
-    """Of it, what is not handed out; on the CPU everything else that is resident."""
+    """Part of ``reserved`` that is not allocated; on the CPU all other resident memory."""
     other: int | None = None
-    """In use on the device besides what is reserved here."""
+    """In use on the device beside the memory reserved here."""
     driver_used: int | None = None
-    """In use on the whole device, as the driver tells; on the CPU the machine's."""
+    """In use on the whole device, from the driver; on the CPU that of the machine."""
     driver_total: int | None = None
     """Memory of the device."""
     parts: tuple[Part, ...] = ()
     explanations: Mapping[str, str] = field(default_factory=dict)
-    """Field to one line that says what it is on this device."""
+    """Field to its meaning on this device, in one line."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Field to the reason it is None."""
     blocks: tuple[UnnamedBlock, ...] = ()
-    """The largest of the blocks that make up ``unnamed``."""
+    """Largest blocks of ``unnamed``."""
     block_count: int = 0
-    """How many blocks make up ``unnamed``."""
+    """Number of blocks of ``unnamed``."""

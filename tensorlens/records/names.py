@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 TEXT, INDEX, KEY, ATTRIBUTE = range(4)
-"""How a node goes on from its parent: a text of its own, ``[3]``, ``['key']``, ``.attribute``."""
+"""Kinds of nodes: a text, or below a parent ``[3]``, ``['key']`` or ``.attribute``."""
 
 BLANK = "[*]"
 """Sign for any index or key."""
@@ -25,8 +25,8 @@ LONGEST_KEY = 60
 class Names:
     """Nodes of ``(parent, kind, value)``; a node is known by its number.
 
-    ``value`` is the index itself for :data:`INDEX`, else the number of a text. ``parent`` is -1
-    for a name of its own.
+    ``value`` is the index for :data:`INDEX`, otherwise the number of a text. ``parent`` is -1 for a
+    root.
     """
 
     __slots__ = ("_numbers", "kinds", "parents", "texts", "values")
@@ -48,11 +48,11 @@ class Names:
         return len(self.parents)
 
     def text(self, words: str) -> int:
-        """Return a new node: these words and no parent."""
+        """Return a new root with this text."""
         return self._add(-1, TEXT, self.number(words))
 
     def open_text(self, words: str) -> int:
-        """Return a new node: these words and no parent, for :meth:`settle` to change."""
+        """Return a new root with this text, which :meth:`settle` may change."""
         self.texts.append(words)
         return self._add(-1, TEXT, len(self.texts) - 1)
 
@@ -73,7 +73,7 @@ class Names:
         return self._add(parent, KEY, self.number(key_text(key)))
 
     def attribute(self, parent: int, name: str) -> int:
-        """Return a new node: ``parent.name``, or ``name`` where the parent's text is empty."""
+        """Return a new node: ``parent.name``, or ``name`` if the parent's text is empty."""
         number = self._numbers.get(name)
         if number is None:
             number = self.number(attribute_text(name))
@@ -152,11 +152,11 @@ class Names:
         return found, parts
 
     def pattern(self, node: int, memo: dict[int, str]) -> str:
-        """Return the name of a node with every index and key blanked: ``rows[*][*].loss``.
+        """Return the name of a node with indices and keys blanked: ``rows[*][*].loss``.
 
         Args:
-            node: whose name it is.
-            memo: what earlier calls found, to begin with empty.
+            node: the node.
+            memo: cache of earlier calls, empty at first.
         """
         kinds, parents = self.kinds, self.parents
         way: list[int] = []
@@ -176,20 +176,20 @@ class Names:
         return text.removeprefix(".")
 
     def family(self, node: int) -> tuple[int, int] | None:
-        """Return ``(parent, index)`` where the name ends in an index, else None."""
+        """Return ``(parent, index)`` if the name ends in an index, else None."""
         if node < 0 or self.kinds[node] != INDEX:
             return None
         return self.parents[node], self.values[node]
 
 
 class DistinctTexts:
-    """Texts told apart by numbers: ``Adam``, ``Adam#2``."""
+    """Makes equal texts distinct by numbers: ``Adam``, ``Adam#2``."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def next(self, text: str) -> str:
-        """Return the text, with a number where it was there before."""
+        """Return the text, with a number if it was returned before."""
         self._counts[text] += 1
         count = self._counts[text]
         return text if count == 1 else f"{text}#{count}"
@@ -199,12 +199,12 @@ _UNIQUE = re.compile(r"(?<=\w)_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 def attribute_text(name: str) -> str:
-    """Return an attribute's name without what is another in each process, as in FSDP2's state."""
+    """Return an attribute's name without parts that differ between processes, as in FSDP2."""
     return _UNIQUE.sub("", name) if "-" in name else name
 
 
 def key_text(key: Any) -> str:
-    """Return a dict's key as it is written; of types that are not plain, the type's name."""
+    """Return a dict's key as code writes it; for other than plain types the type's name."""
     kind = type(key)
     if kind is str:
         text = key if len(key) <= LONGEST_KEY else key[: LONGEST_KEY - 1] + "…"
@@ -220,16 +220,16 @@ def key_text(key: Any) -> str:
 
 
 _SAVED = re.compile(r"([A-Za-z_]\w*?)Backward\d*\.(\w+)(?:\[[^\]]*\])?")
-"""What autograd calls a tensor that a node saved: node and argument."""
+"""autograd's name of a saved tensor: node and argument."""
 _LONGEST_NODE = 200
 _MAIN = ("self", "input", "mat1", "result", "output", "saved_tensors")
-"""Arguments that a reader need not know the name of."""
+"""Arguments whose names are left out."""
 
 
 def readable_name(name: str) -> str:
     """Return ``mlp: saved by Gelu`` for ``mlp: GeluBackward0.self``.
 
-    So tables call what autograd alone holds; in data it keeps its name, as do all others.
+    Tables use this for tensors that autograd alone holds; data keep the full names.
     """
     head, joint, tail = name.rpartition(": ")
     match = _SAVED.fullmatch(tail) if len(tail) < _LONGEST_NODE else None
@@ -244,21 +244,21 @@ _OF_PATH = re.compile(_PART)
 _NUMBER = re.compile(rf"{_PART}|(?<=\[)\d+(?=\])")
 _BLANK = "*"
 _MOST_LISTED = 4
-"""So many numbers are listed before the first and the last stand for them."""
+"""Numbers that are listed; of more, the first and the last stand for all."""
 
 
 def without_indices(name: str, *, indices: bool = True) -> str:
-    """Return the name with any number in place of those that it has: ``layers.*.mlp``.
+    """Return the name with its numbers blanked: ``layers.*.mlp``.
 
     Args:
-        name: a path, or one with what was made there: ``layers.0.mlp: aten::linear``.
-        indices: whether the numbers in brackets count as well.
+        name: a path, also with an origin: ``layers.0.mlp: aten::linear``.
+        indices: whether to blank numbers in brackets too.
     """
     return (_NUMBER if indices else _OF_PATH).sub(_BLANK, name)
 
 
 def common_name(names: Sequence[str]) -> str:
-    """Return one name for several that differ in numbers alone: ``layers[0-11].mlp``."""
+    """Return a common name for names that differ only in numbers: ``layers[0-11].mlp``."""
     first = names[0]
     found = list(dict.fromkeys(names))
     if len(found) == 1:
@@ -279,11 +279,11 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def number_ranges(numbers: Sequence[int], dash: str = "-") -> str:
-    """Return numbers as a text: ``0-11``, ``0,2``; ``0...30`` where some between are not there.
+    """Return numbers as text: ``0-11``, ``0,2``; ``0...30`` if some between are missing.
 
     Args:
-        numbers: sorted, each once.
-        dash: what stands between the first and the last of a run.
+        numbers: sorted distinct numbers.
+        dash: separator of the first and the last of a run.
     """
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and last - first == len(numbers) - 1:
@@ -294,7 +294,7 @@ def number_ranges(numbers: Sequence[int], dash: str = "-") -> str:
 
 
 def common_path(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of the innermost module that has two modules."""
+    """Return the path of the innermost module that contains both modules."""
     length = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

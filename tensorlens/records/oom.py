@@ -1,4 +1,4 @@
-"""An allocation that failed: what was asked for, by whom, and what autograd kept then."""
+"""A failed allocation: the request, its origin, and the graphs that autograd kept then."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tensorlens.records.tensors import SourceLine
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for memory that was refused."""
+    """A refused request for memory."""
 
     device: str | None
-    """torch's spelling; None where the error does not tell."""
+    """Device as torch spells it; None if the error does not tell."""
     nbytes: int | None
-    """Bytes asked for; None where the error does not tell."""
+    """Requested bytes; None if the error does not tell."""
     text: str
     """The error's own words, one line."""
     exact: bool = True
     """Whether ``nbytes`` is exact: an accelerator's error rounds it to two decimals of a unit."""
     line: SourceLine | None = None
-    """The line that asked; in backward the forward line, where a recording knows it."""
+    """Requesting line; in backward the forward line, if a recording knows it."""
     source: str | None = None
     """The text of that line."""
     module: str | None = None
-    """Path of the module that ran; known where it was recorded."""
+    """Path of the running module, if recorded."""
     op: str | None = None
-    """The outermost operator that asked; known where it was recorded."""
+    """Outermost requesting operator, if recorded."""
     phase: Phase | None = None
 
 
@@ -37,7 +37,7 @@ class KeptGraph:
     """A connected component of autograd's graph, and the storages that it saved for backward."""
 
     newest: int
-    """autograd's number of its newest node: higher for what was computed later."""
+    """autograd's number of its newest node; later nodes have higher numbers."""
     saved: frozenset[int]
     """Addresses of the storages that its nodes saved."""
     holders: tuple[int, ...]

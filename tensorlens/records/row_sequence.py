@@ -1,4 +1,4 @@
-"""Columns that behave as a sequence of records, and tables that they refer to by number."""
+"""Columns as a sequence of records, and the tables that they refer to by number."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _T = TypeVar("_T")
 
 
 class RowSequence(Sequence[_T], Generic[_T]):
-    """Rows of columns, each a record that is made when it is asked for."""
+    """A sequence of records that are made from columns on access."""
 
     __slots__ = ()
 
     def record(self, row: int) -> _T:
-        """Return the record of a row, which is not checked."""
+        """Return the record of a row, without checking the row."""
         raise NotImplementedError
 
     @overload
@@ -42,7 +42,7 @@ class RowSequence(Sequence[_T], Generic[_T]):
 
 
 def array_column(code: str) -> Any:
-    """Return a field of a dataclass: a column of a type that :mod:`array` knows by this code."""
+    """Return a dataclass field for a column with a type code of :mod:`array`."""
     return field(default_factory=lambda: array(code), metadata={"code": code})
 
 
@@ -52,16 +52,16 @@ def columns_of(kind: Any) -> Mapping[str, str]:
 
 
 class InternTable(list[_T]):
-    """A list whose items are known by their numbers."""
+    """A list of distinct items that are referred to by number."""
 
     def __init__(self, items: Iterable[_T] = ()) -> None:
         super().__init__(items)
         self._numbers: dict[_T, int] = {}
         self._indexed = 0
-        """How many items the numbers are of."""
+        """Number of items in the index."""
 
     def number(self, item: _T) -> int:
-        """Return the number of an item, a new one if need be."""
+        """Return the number of an item, adding it if it is new."""
         number = self._numbers.get(item)
         if number is None:
             for place in range(self._indexed, len(self)):

@@ -1,4 +1,4 @@
-"""The run that a record is of: command, time, host and versions, for whoever reads it later."""
+"""The run that made a record: command, time, host and versions."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from typing import Any
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
 _LONGEST = 500
-"""So many characters of a command are kept."""
+"""Characters of a command that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a program, as far as it had come when the record was made."""
+    """One run of a program, at the time when a record was made."""
 
     command: str
     started: float
-    """When the process began, in seconds since 1970."""
+    """Start of the process, in seconds since 1970."""
     seconds: float
-    """From then until the record was made."""
+    """Seconds from then until the record was made."""
     host: str
     python: str
     system: str
     tensorlens: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Framework to its version, of those that were imported."""
+    """Imported framework to its version."""
     devices: tuple[str, ...] = ()
-    """Names of the devices that torch lists once CUDA is in use: ``NVIDIA H100 80GB HBM3``."""
+    """Names of the CUDA devices, if CUDA is in use: ``NVIDIA H100 80GB HBM3``."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Texts for a person, in order of interest; times are UTC."""
+        """Texts for people, the most interesting first; times are UTC."""
         began = datetime.fromtimestamp(self.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         versions = (f"{name} {version}" for name, version in self.versions.items())
         return (
@@ -51,7 +51,7 @@ class Run:
 
 
 def current_run(frameworks: Collection[str] = ()) -> Run | None:
-    """Return the run of this process; None where it cannot be told.
+    """Return the run of this process; None if it cannot be determined.
 
     Args:
         frameworks: those that processes of it imported, if it did not itself.
@@ -75,7 +75,7 @@ def current_run(frameworks: Collection[str] = ()) -> Run | None:
 
 
 def run_over(records: Iterable[Any]) -> Run | None:
-    """Return this process's run, with frameworks and accelerators of the runs of some records."""
+    """Return this process's run, with the frameworks and accelerators of some records."""
     run = current_run()
     if run is None:
         return None

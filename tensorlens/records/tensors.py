@@ -35,35 +35,34 @@ class TensorRecord:
     role: Role
     """One of :data:`ROLES`."""
     device: str
-    """torch's spelling: ``cpu``, ``cuda:0``, ``meta``."""
+    """Device as torch spells it: ``cpu``, ``cuda:0``, ``meta``."""
     dtype: str
-    """Without the framework's name: ``float32``."""
+    """Dtype without the framework's name: ``float32``."""
     shape: tuple[int, ...]
     nbytes: int
-    """Elements times the size of one: what the tensor shows, whatever its storage holds."""
+    """Bytes of its elements, whatever its storage holds."""
     storage: int
-    """Address of the storage's first byte, the same for tensors that share it; 0 if none."""
+    """Address of the storage, the same for tensors that share it; 0 if none."""
     storage_nbytes: int
     """Bytes of the whole storage."""
     alias_of: str | None
-    """The tensor that stands for the storage where this one does not; counted there."""
+    """The tensor for which the shared storage is counted; None if it is this one."""
     held_by: str | None
-    """Its holder, where the name does not say so already."""
+    """Its holder, if the name does not tell it."""
     born: SourceLine | None
-    """The line that allocated the storage; None where births were not watched."""
+    """Line that allocated the storage; None if births were not watched."""
     names: tuple[str, ...] = ()
-    """All its names where it has several (tied weights), the first one included."""
+    """All names of a tensor with several (tied weights), with the first one."""
     module: str | None = None
-    """Path of the module an activation was made in."""
+    """Path of the module that made an activation."""
     stride: tuple[int, ...] | None = None
     """Elements from one index to the next; None for tensors without strides."""
     offset: int = 0
-    """Where it begins in the storage, in elements."""
+    """Offset in the storage, in elements."""
     note: str | None = None
     """Note for the reader: memory of NumPy, packed by a hook, part of a sparse tensor."""
     model_line: SourceLine | None = None
-    """The line of the model that allocated it, where the model's code is a library's: the innermost
-    that ``born`` calls."""
+    """Line of a library's model that allocated it: the innermost that ``born`` calls."""
 
 
 @dataclass(eq=False, repr=False)
@@ -111,7 +110,7 @@ class TensorTable(RowSequence[TensorRecord]):
         return f"<{len(self)} tensors>"
 
     def record(self, row: int) -> TensorRecord:
-        """Return one tensor's record; ``row`` is not checked."""
+        """Return one tensor's record, without checking ``row``."""
         name = self.names[self.name[row]]
         alias = self.alias[row]
         module = self.module[row]
@@ -136,7 +135,7 @@ class TensorTable(RowSequence[TensorRecord]):
         )
 
     def counted(self) -> Iterator[int]:
-        """Give the rows that stand for a storage: each storage once."""
+        """Yield one row for each storage."""
         return (row for row, alias in enumerate(self.alias) if alias < 0)
 
     def role_totals(self) -> dict[tuple[str, str], int]:
@@ -294,7 +293,7 @@ class _TableMerger:
 
 
 def _copied(names: Names, used: Iterable[int], into: Names) -> dict[int, int]:
-    """Copy nodes and all that they go on from; return the old numbers to the new."""
+    """Copy nodes with their ancestors; return old numbers to new ones."""
     moved = {-1: -1}
     for node in used:
         chain = []

@@ -1,6 +1,6 @@
-"""Allocations and frees in the order they happened, in columns: some forty bytes an event.
+"""A log: allocations and frees in order, in columns of some forty bytes an event.
 
-Sizes are exact bytes, times nanoseconds. Nothing here refers to what was allocated.
+Sizes are exact bytes, times nanoseconds. Nothing here refers to the allocated memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tensorlens.records.logs.stacks import Frame, Stacks
 from tensorlens.records.row_sequence import InternTable, RowSequence, array_column, columns_of
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
-"""Kinds of events: a block that was there before the first event, one handed out, one given back;
-memory that the allocator took from the driver and gave back to it; a request that failed, whose
-address is, as in torch's traces, how many bytes the driver had free."""
+"""Kinds of events: a block from before the first event, an allocation, a free; a segment that the
+allocator took from the driver or returned to it; a failed request, whose address is the driver's
+free bytes, as in torch's traces."""
 
 ACTIONS = ("start", "alloc", "free", "segment_alloc", "segment_free", "oom")
 
@@ -28,24 +28,24 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Operator, node and thread of an event, besides the Python stack."""
+    """Operator, node and thread of an event, beside its Python stack."""
 
     thread: int = 0
-    """Number of the thread, in the order in which threads were met; 0 is the recording's own."""
+    """Number of the thread, in order of appearance; 0 is the recording's own."""
     op: str | None = None
-    """The innermost operator: ``aten::addmm``."""
+    """Innermost operator: ``aten::addmm``."""
     node: str | None = None
     """The autograd node that ran: ``AddmmBackward0``; None outside of backward."""
     forward: int = -1
-    """Number of the stack on which that node was made, the line it goes back to; -1 unknown."""
+    """Number of the stack on which that node was made; -1 if unknown."""
     outer: str | None = None
-    """The outermost operator, where it is another one: ``aten::linear``."""
+    """Outermost operator, if it is another one: ``aten::linear``."""
     grad: bool = False
-    """Whether that operator made an autograd node, which is how forward computation shows."""
+    """Whether that operator made an autograd node, as forward computation does."""
     phase: Phase | None = None
-    """One of :data:`PHASES` where whoever recorded knows; else it follows from the stack."""
+    """One of :data:`PHASES` if the recorder knows it; otherwise it follows from the stack."""
     module: str | None = None
-    """Path of the module that ran, where whoever recorded knows; else it is on the stack."""
+    """Path of the running module if the recorder knows it; otherwise it is on the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,18 @@ class Label:
 
 
 OWN_MARK = "tensorlens: "
-"""Prefix of the names of marks that no program made: they are not shown."""
+"""Prefix of the names of our own marks, which are not shown."""
 GRAPH_CALL = f"{OWN_MARK}graph call"
-"""Name of the marks where Python calls a function that runs as a graph."""
+"""Name of marks at calls of functions that run as graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment that the program gave a name."""
+    """A moment named by the program."""
 
     name: str
     row: int
-    """How many events there were before it, frees included."""
+    """Number of events before it, frees included."""
     time_ns: int
 
 
@@ -83,7 +83,7 @@ class SegmentBlock:
     size: int
     """Bytes of the block, remainder included."""
     requested: int
-    """Bytes asked for; 0 for a free block."""
+    """Requested bytes; 0 for a free block."""
     state: str
     """``active_allocated``, ``active_pending_free`` or ``inactive``."""
     stack: int = -1
@@ -101,7 +101,7 @@ class Segment:
     """``large`` or ``small``."""
     expandable: bool = False
     pool: str | None = None
-    """The private pool it belongs to: a CUDA graph's."""
+    """Private pool, as of a CUDA graph."""
     blocks: tuple[SegmentBlock, ...] = ()
     stack: int = -1
 
@@ -118,7 +118,7 @@ class Event:
     nbytes: int
     """Bytes as the allocator's figure ``allocated`` counts them."""
     time_ns: int
-    """Since the recording began."""
+    """Nanoseconds since the recording began."""
     stack: tuple[Frame, ...]
     """Innermost first."""
     module: str | None
@@ -132,11 +132,10 @@ class Event:
 class EventLog(RowSequence[Event]):
     """Events in columns, and what they refer to by number; behaves as a sequence of events.
 
-    Rows are in the order in which things happened; the first ones are :data:`START` rows. The
-    time of such a row is 0 where the block was there before the recording. Above 0 it was made
-    during the recording, by an event that was dropped, which stack and context are of. A row of
-    the column ``held`` says how much of its memory the allocator set aside for a block where that
-    is more than ``size`` (a remainder too small to split off).
+    Rows are in order of time; the first ones are :data:`START` rows. Their time is 0 for blocks
+    from before the recording; above 0 the block was made by a dropped event, which has the row's
+    stack and context. ``held`` has the bytes that the allocator set aside for a block, if they are
+    more than ``size`` (a remainder too small to split off).
     """
 
     COLUMNS: ClassVar[Mapping[str, str]]
@@ -156,25 +155,25 @@ class EventLog(RowSequence[Event]):
     contexts: InternTable[Context] = field(default_factory=InternTable)
     labels: InternTable[Label] = field(default_factory=InternTable)
     held: dict[int, int] = field(default_factory=dict)
-    """Row of an allocation to the bytes set aside for it, where they are more than ``size``."""
+    """Row of an allocation to the bytes set aside for it, if more than ``size``."""
     marks: list[Mark] = field(default_factory=list)
     dropped_marks: list[str] = field(default_factory=list)
     """Names of the marks before which all events were dropped."""
     segments: list[Segment] = field(default_factory=list)
-    """Segments of the allocator at the end, where they are known."""
+    """Segments of the allocator at the end, if known."""
     segments_known: bool = field(default_factory=bool)
     sources: dict[str, list[str]] = field(default_factory=dict)
     """File name to its lines, for the files of the user that have events."""
     _open: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def device_number(self, device: str) -> int:
-        """Return the number of a device, a new one if need be."""
+        """Return the number of a device, adding it if it is new."""
         if device not in self.devices:
             self.devices.append(device)
         return self.devices.index(device)
 
     def context_number(self, context: Context) -> int:
-        """Return the number of a context, a new one if need be."""
+        """Return the number of a context, adding it if it is new."""
         return self.contexts.number(context)
 
     def append(
@@ -210,15 +209,15 @@ class EventLog(RowSequence[Event]):
 
     @property
     def starts(self) -> int:
-        """How many rows say what was there before the first event."""
+        """Number of rows for blocks from before the first event."""
         return next((row for row, kind in enumerate(self.kind) if kind != START), len(self.kind))
 
     def was_before(self, row: int) -> bool:
-        """Tell whether an allocation's block was there before the recording."""
+        """Return whether a block is from before the recording."""
         return self.kind[row] == START and self.time[row] <= 0
 
     def name(self, row: int, label: Label) -> None:
-        """Say what the block of an allocation is."""
+        """Label the block of an allocation."""
         self.label[row] = self.labels.number(label)
 
     def sibling(self) -> EventLog:
@@ -230,8 +229,8 @@ class EventLog(RowSequence[Event]):
     def adopted(self, other: EventLog, *, threads: int = 0) -> EventLog:
         """Return another log's events with stacks, contexts and labels numbered as in this one.
 
-        What is not here yet is added, without any event of its own. Numbers of threads other than
-        the recording's own go on from ``threads``.
+        Missing stacks, contexts and labels are added. Numbers of threads other than the recording's
+        own go on from ``threads``.
         """
         log = self.sibling()
         for column in self.COLUMNS:
@@ -267,7 +266,7 @@ class EventLog(RowSequence[Event]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def record(self, row: int) -> Event:
-        """Return one event; ``row`` is not checked."""
+        """Return one event, without checking ``row``."""
         stacks, stack = self.stacks, self.stack[row]
         context, label = self.context[row], self.label[row]
         modules = (stacks.module[node] for node in stacks.nodes(stack))
@@ -293,13 +292,13 @@ _lock = reentrant_lock()
 
 
 class DeferredLog(EventLog):
-    """Becomes the log that ``make`` gives as soon as anything of it is asked for."""
+    """Becomes the log of ``make`` at the first access to an attribute."""
 
     def __init__(self, make: Callable[[], EventLog]) -> None:
         self._make = make
 
     def __getattr__(self, name: str) -> Any:
-        """Make the log: only then it has attributes."""
+        """Make the log, which has the attributes."""
         # copy and pickle look for methods that there may not be
         if name.startswith("__"):
             raise AttributeError(name)
@@ -312,6 +311,6 @@ class DeferredLog(EventLog):
         return getattr(self, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Be written as the log that it stands for."""
+        """Pickle as the log that it stands for."""
         len(self)
         return self.__reduce_ex__(protocol)

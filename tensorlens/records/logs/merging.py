@@ -1,4 +1,4 @@
-"""Several logs as one, in the order of time."""
+"""Merges several logs in order of time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tensorlens.records.logs.origin import Origin, Recorded
 
 
 def merge_recordings(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
-    """Return one log, its events by time, and where it is from.
+    """Merge recordings into one log by time, with its origin.
 
     Threads other than the recording's own are numbered by each recorder for itself, and stay
     apart.
 
     Args:
-        found: what each recorder gave; the first tells what is known only once.
+        found: log and origin of each recorder; facts of the process come from the first.
         same_marks: each mark was made in all of them.
     """
     if len(found) < 2:
@@ -41,7 +41,7 @@ def merge_recordings(found: Sequence[Recorded], *, same_marks: bool = False) -> 
 
 
 def _starts(origins: Sequence[Origin]) -> list[int]:
-    """Return when each began, in nanoseconds, by the clock they have in common."""
+    """Return the starts in nanoseconds of their common clock."""
     exact = [origin.started_ns for origin in origins if origin.started_ns is not None]
     if len(exact) == len(origins):
         return exact
@@ -57,7 +57,7 @@ def _sources(origins: Sequence[Origin]) -> Mapping[str, str]:
 
 
 def _dropped_peaks(found: Sequence[Recorded]) -> Mapping[str, EventLog]:
-    """Return the highest instants among the dropped; those of several recorders are not one."""
+    """Return the dropped peaks; those of one device in several recorders cannot be merged."""
     devices = [device for log, _ in found for device in log.devices]
     return {
         device: log
@@ -70,7 +70,7 @@ def _dropped_peaks(found: Sequence[Recorded]) -> Mapping[str, EventLog]:
 def merge_logs(
     logs: Sequence[EventLog], delays: Sequence[int], *, same_marks: bool = False
 ) -> EventLog:
-    """Return one log: blocks that were there before first, then all events by time.
+    """Merge logs: first the blocks from before, then all events by time.
 
     Events of the same time keep their order; what a row's numbers refer to is renumbered.
 
@@ -136,7 +136,7 @@ def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, 
 def _renumbered(
     whole: EventLog, log: EventLog, delay: int, threads: int
 ) -> dict[str, Sequence[int]]:
-    """Take over what rows refer to, and return the columns with their new numbers."""
+    """Add the stacks, contexts and labels of a log, and return its renumbered columns."""
     adopted = whole.adopted(log, threads=threads)
     nodes = [*whole.stacks.adopted(log.stacks), -1]
     devices = [whole.device_number(name) for name in log.devices]
@@ -158,6 +158,6 @@ def _renumbered(
 
 
 def _moved(mark: Mark, delay: int, places: Sequence[int]) -> Mark:
-    """Return the mark behind the event that it stood behind."""
+    """Return the mark with its new row."""
     row = 0 if mark.row <= 0 or not places else places[mark.row - 1] + 1
     return replace(mark, row=row, time_ns=mark.time_ns + delay)

@@ -16,19 +16,19 @@ class Origin:
     provenance: str = "measured"
     process: str | None = None
     source: Mapping[str, str] = field(default_factory=dict)
-    """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
+    """Device to its recorder: ``torch CPU allocator``, ``CUDA memory history``."""
     started: float | None = None
-    """Seconds since 1970, where known."""
+    """Start in seconds since 1970, if known."""
     dropped: int = 0
-    """Events before the log's first, which the recorder had no more room for."""
+    """Number of events before the log's first, for which there was no room."""
     dropped_peaks: Mapping[str, EventLog] = field(default_factory=dict)
-    """Device to what was resident at the highest instant among the dropped: START rows alone."""
+    """Device to the blocks at the highest dropped instant, as START rows."""
     notes: tuple[str, ...] = ()
-    """Notes for the reader: a fallback in use, stacks that could not be had."""
+    """Notes for the reader: a fallback in use, missing stacks."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
     started_ns: int | None = field(default=None, compare=False)
-    """When it started by the clock of :func:`time.monotonic_ns`, where the events' times are of
-    that clock; within the process that recorded."""
+    """Start by :func:`time.monotonic_ns`, if events use that clock; known in the recording process
+    only."""
 
 
 Recorded = tuple[EventLog, Origin]

@@ -7,13 +7,13 @@ import linecache
 from tensorlens.records.logs.events import EventLog
 
 _MOST_CHARACTERS = 2_000_000
-"""A file that is larger is left out."""
+"""Size in characters above which a file is left out."""
 
 
 def sources_of(log: EventLog) -> dict[str, list[str]]:
     """Return the lines of the user's files that have events.
 
-    Of files that define a library's models only the lines that have events are not empty.
+    In files of libraries' models, lines without events are blank.
     """
     files = dict.fromkeys(frame.filename for frame in log.stacks.frames if frame.user)
     found = _of_models(log)

@@ -12,7 +12,7 @@ from tensorlens.records.tensors import SourceLine
 LAYERS = ("forward", "call")
 """Names of the functions that compute a layer of torch and of Keras."""
 NO_MODELS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
-"""Installed packages whose layers are no model's own code."""
+"""Packages whose layers are not code of a model."""
 _INSTALLED = "/site-packages/"
 
 
@@ -24,11 +24,11 @@ class Frame:
     lineno: int
     function: str
     user: bool = True
-    """Whether it is the user's own code: not torch's, an installed package's, Python's."""
+    """Whether it is the user's code: not torch's, an installed package's or Python's."""
 
     @property
     def model(self) -> bool:
-        """Whether it computes a layer of a model that an installed package defines."""
+        """Whether it computes a layer of an installed package's model."""
         around, _, name = self.function.rpartition(".")
         # what wraps a model's forward in a function of its own computes nothing of the model
         if self.user or name not in LAYERS or around.endswith("<locals>"):
@@ -39,12 +39,12 @@ class Frame:
 
     @property
     def is_python(self) -> bool:
-        """Whether it is a line of Python, or of what compiles from it, and not of C++."""
+        """Whether it is a line of Python, or of code compiled from it, not of C++."""
         return self.filename.endswith((".py", ".pyx", ".ipynb")) or self.filename.startswith("<")
 
     @property
     def line(self) -> SourceLine:
-        """The frame as a line of someone's program."""
+        """The frame as a source line."""
         return SourceLine(self.filename, self.lineno, self.function)
 
 
@@ -60,17 +60,17 @@ class Stacks:
     modules: InternTable[str] = field(default_factory=InternTable)
     """Paths of modules: ``layers.0.mlp``."""
     parent: array[int] = field(default_factory=lambda: array("i"))
-    """The node of the frames outside of this one; -1 for the outermost."""
+    """Node of the frames outside; -1 for the outermost frame."""
     frame: array[int] = field(default_factory=lambda: array("i"))
     module: array[int] = field(default_factory=lambda: array("i"))
-    """The module whose ``__call__`` this frame is; -1 if it is none."""
+    """Module whose ``__call__`` this frame is; -1 for other frames."""
     _nodes: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.parent)
 
     def push(self, parent: int, frame: Frame, module: str | None = None) -> int:
-        """Return the node of ``frame`` inside of ``parent`` (-1: it is the outermost)."""
+        """Return the node of ``frame`` inside ``parent`` (-1: outermost)."""
         number = self.frames.number(frame)
         path = -1 if module is None else self.modules.number(module)
         key = parent, number, path
@@ -89,7 +89,7 @@ class Stacks:
         return node
 
     def adopted(self, other: Stacks) -> Sequence[int]:
-        """Add another's stacks and return the node here of each node there."""
+        """Add other stacks and return the new number of each of their nodes."""
         if other is self:
             return range(len(self))
         nodes: list[int] = []
@@ -100,7 +100,7 @@ class Stacks:
         return nodes
 
     def nodes(self, stack: int) -> Iterator[int]:
-        """Give the nodes of a stack, innermost first."""
+        """Yield the nodes of a stack, innermost first."""
         while stack >= 0:
             yield stack
             stack = self.parent[stack]
