@@ -651,7 +651,7 @@ def test_cleared_graph_is_no_table_of_what_ran_to_build_it():
     wrapped = tf.function(profiler.decorate(work, Options()))
     wrapped(square())
     profiler.clear()
-    assert profiler.pending(None) == []
+    assert profiler.unprinted(None) == []
 
 
 class Doubled(keras.layers.Layer):

@@ -87,12 +87,12 @@ def test_failure_of_any_kind_in_the_counter_gives_coarser_figures(tmp_path):
 
 
 ENTRANCES = {
-    "counters": "Adapter.cpu_counter = fail",
-    "engine": "Engine.attach = fail",
-    "description": "profiler.describe = fail",
-    "recorder": "Adapter.record = fail",
-    "block": "profile.ProfiledBlock = fail",
-    "hold": "Engine.hold = fail",
+    "counters": 'Adapter, "cpu_counter"',
+    "engine": 'Engine, "refresh_counters"',
+    "entry": 'profiler, "build_entry"',
+    "recorder": 'Adapter, "record"',
+    "block": 'profile, "ProfiledBlock"',
+    "enabling": 'Engine, "enable_for_block"',
 }
 BROKEN = """
 import torch
@@ -101,6 +101,9 @@ from tensorlens.frameworks.torch import Adapter
 from tensorlens.lines import Engine, profile, profiler
 def fail(*given, **options):
     raise RuntimeError("broken")
+def break_existing(owner, name):
+    getattr(owner, name)
+    setattr(owner, name, fail)
 """
 USED = """
 @tensorlens.profile
@@ -131,7 +134,7 @@ print("program done")
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_no_failure_inside_reaches_the_program(tmp_path, entrance):
-    done = run(tmp_path, f"{BROKEN}{ENTRANCES[entrance]}\n{USED}")
+    done = run(tmp_path, f"{BROKEN}break_existing({ENTRANCES[entrance]})\n{USED}")
     assert done.returncode == 0, done.stderr
     assert "program done" in done.stdout
     assert "Traceback" not in done.stderr

