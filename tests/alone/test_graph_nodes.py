@@ -223,7 +223,7 @@ def test_layers_of_functional_models_and_recurrent_bodies_have_the_layers_own_pa
     assert {"attention/query", "attention/key", "attention/value"} <= everything
 
 
-def test_what_an_optimizer_does_is_told_from_the_rest():
+def test_optimizer_nodes_are_recognized():
     w = keras.Variable(np.ones((4, 4)), name="w")
     optimizer = keras.optimizers.Adam()
     optimizer.build([w])
@@ -240,7 +240,7 @@ def test_what_an_optimizer_does_is_told_from_the_rest():
     assert {each.line.lineno for each in roots} == {line_of("apply")}
 
 
-def test_what_is_computed_again_for_the_gradients_is_backward_and_has_its_own_line():
+def test_recomputed_nodes_are_backward_with_their_own_line():
     @tf.recompute_grad
     def block(h):
         return tf.exp(h) @ h  # mark: block
@@ -286,7 +286,7 @@ def test_a_function_compiled_by_xla_says_so():
     assert nodes.find("cluster_1_1/xla_run").op == "XLA"
 
 
-def test_functions_of_input_pipelines_are_known_when_these_are_gone():
+def test_functions_outlive_their_input_pipeline():
     def prepare(i):
         return tf.exp(tf.cast(i, tf.float32))  # mark: prepare
 
@@ -360,7 +360,7 @@ def test_retracing_does_not_make_a_line_ambiguous():
     assert origin.line.lineno == line_of("traced")
 
 
-def test_what_a_function_calls_is_searched_once_for_all_its_nodes():
+def test_callees_are_searched_once_per_function():
     class Counting(Functions):
         searches = 0
 
@@ -390,7 +390,7 @@ def test_names_with_slashes_and_numbers():
     assert {each.phase for each in found.values()} == {"forward"}
 
 
-def test_names_nobody_has():
+def test_unknown_node_names():
     nodes = Nodes()
     for name in ("", "/", "no/such/node", "a" * 10_000, "StatefulPartitionedCall/none"):
         assert nodes.find(name, "__inference_nobody_1") is None
@@ -408,7 +408,7 @@ def test_names_nobody_has():
         "ArithmeticOptimizer/ReorderCastLikeAndValuePreserving_range",
     ],
 )
-def test_what_optimizers_add_to_names_is_taken_off(name):
+def test_optimizer_suffixes_are_stripped_from_names(name):
     assert "range" in plain_names(name)
 
 
@@ -469,7 +469,7 @@ def test_calls_are_followed_with_gradients_and_nested_calls():
     assert len(seen) == 4
 
 
-def test_a_function_that_fails_ends_and_its_traceback_shows_nobody_else():
+def test_failing_function_keeps_its_traceback():
     @tf.function
     def failing(a):
         tf.debugging.assert_equal(a, 0.0)
@@ -517,7 +517,7 @@ def test_followers_end_in_any_order_and_more_than_once():
     assert vars(context.Context)["call_function"] is method
 
 
-def test_each_call_is_told_on_the_thread_that_makes_it():
+def test_calls_are_reported_on_their_thread():
     inner(X)
     seen = []
     end = follow_graph_calls(lambda name: seen.append(threading.get_ident()))

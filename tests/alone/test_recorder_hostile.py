@@ -139,7 +139,7 @@ def test_begun_and_ended_inside_of_backward(allocator):
     assert sizes(ended) == [6, 6, 1, 1, 6, 6]
 
 
-def test_in_a_generator(allocator):
+def test_recording_in_a_generator(allocator):
     def generate():
         with record(names=False) as recording:
             yield recording
@@ -236,7 +236,7 @@ def test_threads_that_end_do_not_pile_up(allocator):
     assert grown < 4 << 20
 
 
-def test_interrupted_anywhere(allocator):
+def test_interrupt_at_any_instruction(allocator):
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("only the main thread hears signals")
 
@@ -342,7 +342,7 @@ print(recording.origin.dropped > 0, len(first), log[-1].action)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
-def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
+def test_oldest_events_are_dropped_without_memory(allocator):
     done = done_without_memory(SCARCE)
     # 300,000 pairs of events are 19.2 MB
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 free\n", "")

@@ -148,7 +148,7 @@ def test_spawned_workers_copy_nothing_on_write():
     assert "Copied" not in str(queue) and "no fork" in str(queue)
 
 
-def test_without_workers_alive_one_line_says_so():
+def test_note_when_no_worker_is_alive():
     loader = DataLoader([1, 2], num_workers=2)
     queue = tensorlens.inputs(loader)
     assert (queue.workers, queue.objects) == ((), ())

@@ -73,7 +73,7 @@ def run(*words: str) -> int:
     return main(["compare", *words])
 
 
-def test_what_is_asked(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_become_the_request(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train:make_step", "--framework", "torch", "--baseline", "adam", "--set", "width=8"]
     words += ["--option", "adam", "optimizer=adam,fused=true", "depth=3", "--batch", "32"]
     words += ["--option", "two parts", "accumulate=2", "--capacity", "24GiB", "--highest", "64"]
@@ -188,7 +188,7 @@ def test_no_option_ran(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None
     assert complaints == details
 
 
-def test_files(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_files(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train:make_step", "--framework", "torch", "-o", "found.json", "-o", "found.html"]
     assert run(*words) == 0
     shown, complaints = capsys.readouterr()
@@ -214,7 +214,7 @@ def test_files(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["-o", "found.pdf"], "found.pdf"),
     ],
 )
-def test_what_makes_no_sense(
+def test_contradictory_options_are_refused(
     asked: Asked, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("train:make_step", "--framework", "torch", *words) == 2

@@ -89,7 +89,7 @@ EVIL = b"\x80\x04cos\nsystem\n(X\x02\x00\x00\x00lstR."
         ("lists.json", "x.tlens", 1, "lists.json: damaged snapshot: object of type"),
     ],
 )
-def test_what_cannot_be_converted_is_one_line(folder, capsys, given, wanted, code, message):
+def test_unconvertible_file_is_one_line(folder, capsys, given, wanted, code, message):
     (folder / "evil.pickle").write_bytes(EVIL)
     (folder / "model.json").write_text('{"layers": []}')
     (folder / "lists.json").write_text(json.dumps({"device_traces": 3}))
@@ -106,7 +106,7 @@ def test_show_prints_a_snapshot_of_torch(folder, capsys):
     assert "cuda:0" in printed and "1.50 KiB" in printed
 
 
-def test_without_an_output_it_says_how(capsys):
+def test_missing_output_explains_usage(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["convert", "snapshot.pickle"])
     assert ended.value.code == 2

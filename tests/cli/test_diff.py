@@ -15,7 +15,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_it_prints_what_changed(folder):
+def test_diff_prints_changes(folder):
     done = tensorlens(folder, "diff", "a.json", "b.json")
     assert (done.returncode, done.stderr) == (0, "")
     # 4 KiB and 1 KiB before, 4 KiB and 3 times 1 KiB after
@@ -25,7 +25,7 @@ def test_it_prints_what_changed(folder):
     assert "history[0..2] x 3" in done.stdout
 
 
-def test_it_writes_what_show_shows_again(folder, capsys):
+def test_saved_diff_is_shown_alike(folder, capsys):
     assert main(["diff", "a.json", "b.json", "-o", "d.json"]) == 0
     assert capsys.readouterr().err == "tensorlens: wrote d.json\n"
     assert load(folder / "d.json") == AFTER - BEFORE
@@ -37,7 +37,7 @@ def test_it_writes_what_show_shows_again(folder, capsys):
     assert main(["diff", "a.json", "b.json", "-f", "-o", "d.json"]) == 0
 
 
-def test_it_takes_a_view(folder, capsys):
+def test_diff_takes_view_options(folder, capsys):
     assert main(["diff", "a.json", "b.json", "--top", "0", "--device", "cpu"]) == 0
     assert "3 more tensors, +3.00 KiB (all: show --top all, or top=None)" in capsys.readouterr().out
 
@@ -58,7 +58,7 @@ NO_JSON = (
         (BEFORE.to_json()[:-50], NO_JSON),
     ],
 )
-def test_what_is_no_snapshot_gets_one_line(folder, capsys, content, text):
+def test_diff_of_another_file_is_one_line(folder, capsys, content, text):
     if content is not None:
         (folder / "c.json").write_text(content)
     for names in (["a.json", "c.json"], ["c.json", "a.json"]):

@@ -56,23 +56,23 @@ def output(printed):
     return printed[1].decode()
 
 
-def test_it_tells_of_python_torch_the_cpu_and_every_backend(output):
+def test_doctor_lists_python_torch_cpu_and_backends(output):
     for word in ("Python 3", "sys.", "torch 2", "- cpu", "- native counter"):
         assert word in output
     for backend in ("cuda", "xpu", "mps", "tensorflow", "pandas", "IPython"):
         assert backend in output
 
 
-def test_it_fits_eighty_columns(output):
+def test_doctor_fits_eighty_columns(output):
     assert max(map(len, output.splitlines())) <= 80
 
 
-def test_it_survives_a_terminal_without_utf8(printed):
+def test_doctor_without_utf8(printed):
     assert printed[0].isascii()
     assert b"\n  ok  Python" in printed[0]
 
 
-def test_it_begins_with_what_can_be_measured(output):
+def test_doctor_begins_with_what_can_be_measured(output):
     assert output.startswith("Memory can be measured here: torch on cpu")
 
 
@@ -88,7 +88,7 @@ def test_json_holds_the_same_findings(printed):
         assert found["tensorflow", "cpu"]["measures"]
 
 
-def test_without_torch_it_says_how_to_get_it_and_falls_back(monkeypatch, capsys):
+def test_doctor_without_torch_says_how_to_install_it(monkeypatch, capsys):
     hide(monkeypatch, "torch", "tensorflow")
     assert doctor.run(argparse.Namespace(json=False)) == 0
     text = capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_a_framework_that_works_and_cannot_be_read(monkeypatch):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a script stands for Python")
-def test_it_fails_when_nothing_can_be_measured(monkeypatch, capsys, tmp_path):
+def test_doctor_fails_when_nothing_can_be_measured(monkeypatch, capsys, tmp_path):
     hide(monkeypatch, "torch")
     # as a process with TensorFlow would end; that it does is for the tests of its counters
     stand_in = tmp_path / "python"
@@ -136,7 +136,7 @@ def test_it_fails_when_nothing_can_be_measured(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="a script stands for Python")
 @pytest.mark.parametrize("last", ["[freed 3 buffers]", "[1, 2]", "{}", "\\377"])
-def test_what_a_framework_prints_at_its_end_is_no_finding(monkeypatch, tmp_path, last):
+def test_output_of_a_framework_at_exit_is_no_finding(monkeypatch, tmp_path, last):
     found = '[{"name": "torch 2", "ok": true, "detail": "works"}]'
     stand_in = tmp_path / "python"
     stand_in.write_text(f"#!/bin/sh\nprintf '%s\\n' '{found}'\nprintf '{last}\\n'\n")
@@ -169,7 +169,7 @@ def having(find, package):
         (None, True, "number of devices unknown until it is initialised; "),
     ],
 )
-def test_what_it_says_of_a_backend(monkeypatch, devices, ok, words):
+def test_backend_findings(monkeypatch, devices, ok, words):
     pytest.importorskip("torch")
     from tensorlens.frameworks.torch import diagnosis
 

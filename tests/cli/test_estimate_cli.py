@@ -60,7 +60,7 @@ def run(*words: str) -> int:
         return int(ending.code or 0)
 
 
-def test_it_prints_the_estimate(asked: Asked, capsys) -> None:
+def test_estimate_is_printed(asked: Asked, capsys) -> None:
     assert run("train:make_step") == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("Estimate for cuda:0: train:make_step\n  fits into the card's")
@@ -137,7 +137,7 @@ def test_files_are_written_in_place_of_the_tables(asked: Asked, capsys) -> None:
     assert run("train:make_step", "-f", "-o", "e.json") == 0
 
 
-def test_it_explains(asked: Asked, capsys) -> None:
+def test_explain_option(asked: Asked, capsys) -> None:
     assert run("train:make_step", "--explain", "-o", "e.json") == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("Estimate for cuda:0: train:make_step. It fits")

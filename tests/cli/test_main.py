@@ -68,7 +68,7 @@ def test_the_nearest_name_is_offered(tmp_path, arguments, meant):
     assert meant in done.stderr
 
 
-def test_what_starts_quickly_loads_little(tmp_path):
+def test_light_verbs_import_no_framework(tmp_path):
     code = """
 import contextlib, io, sys
 from tensorlens.cli import main

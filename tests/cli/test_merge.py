@@ -14,7 +14,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_it_writes_one_snapshot(folder, capsys):
+def test_merge_writes_one_snapshot(folder, capsys):
     assert main(["merge", "rank0.json", "rank1.json", "-o", "all.json"]) == 0
     assert capsys.readouterr() == ("", "tensorlens: wrote all.json\n")
     merged = load(folder / "all.json")
@@ -24,7 +24,7 @@ def test_it_writes_one_snapshot(folder, capsys):
     assert list(more.ledger) == ["all/rank0/cpu", "all/rank1/cpu", "x/cpu"]
 
 
-def test_it_prints_and_show_chooses_a_part(folder, capsys):
+def test_merge_prints_and_show_selects_a_rank(folder, capsys):
     assert main(["merge", "rank0.json", "rank1.json"]) == 0
     printed = capsys.readouterr().out
     assert "\nrank0/cpu  5.00 KiB in 2 tensors, all of 5.00 KiB allocated\n" in printed

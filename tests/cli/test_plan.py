@@ -34,7 +34,7 @@ def test_resolutions_and_a_file_that_shows_again(tmp_path, capsys):
     "arguments",
     [["axb"], ["3", "--batch", "x"], ["3", "--dtype", "f"], ["3", "--loader", "none"], ["-3x2"]],
 )
-def test_what_makes_no_sense(arguments, capsys):
+def test_contradictory_plan_options_are_refused(arguments, capsys):
     try:
         code = main(["plan", *arguments])
     except SystemExit as exit_:

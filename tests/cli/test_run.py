@@ -117,7 +117,7 @@ GROW = {"grow": 1, "grow.<locals>.inner": 1}
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_p_names_is_profiled_and_nothing_else(folder, options, seen):
+def test_only_functions_named_by_p_are_profiled(folder, options, seen):
     named = [word for option in options for word in ("-p", option)]
     assert calls(folder, *named, "plain.py") == seen
 
@@ -364,7 +364,7 @@ def test_a_file_that_appeared_meanwhile_is_not_overwritten(folder):
     assert "exists" in done.stderr
 
 
-def test_f_overwrites(folder):
+def test_force_option_overwrites(folder):
     (folder / "out.txt").write_text("old")
     assert tensorlens(folder, "run", "-f", "-o", "out.txt", "step.py").returncode == 0
     assert "3 calls" in (folder / "out.txt").read_text("utf-8")
@@ -416,7 +416,7 @@ def test_f_overwrites(folder):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_what_it_refuses_gets_one_line_before_anything_runs(
+def test_bad_run_options_are_refused_before_the_program_runs(
     folder, capsys, monkeypatch, arguments, code, text
 ):
     monkeypatch.chdir(folder)
@@ -465,7 +465,7 @@ def test_a_recorded_program_is_not_profiled_unless_asked(folder):
     assert done.stdout == ""
 
 
-def test_it_says_when_nothing_of_a_target_ran(folder):
+def test_note_when_nothing_of_a_target_ran(folder):
     (folder / "idle.py").write_text("import nets.core\nprint('hello')\n")
     done = tensorlens(
         *(folder, "run", "-o", "out.json", "-p", "nets.core", "-p", "idle.py"),

@@ -103,7 +103,7 @@ OWN = ("raise", "interrupt", "terminate", "hook", "hook-exits")
 
 
 @pytest.mark.parametrize("how", [*OWN, *"cause context group arguments number text none".split()])
-def test_it_ends_as_the_program_does(folder, how):
+def test_run_ends_as_the_program_does(folder, how):
     plain = python(folder, "fail.py", how)
     run = fresh_tensorlens if how in OWN else tensorlens
     profiled = run(folder, "run", "-o", "out.json", "fail.py", how)

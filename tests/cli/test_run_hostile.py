@@ -243,7 +243,7 @@ class TestStandardOutput:
         code, out, err = finish(start(saved, *words, changes=changes))
         assert (code, err) == (0, "") and out.isascii()
 
-    def test_closed(self, saved):
+    def test_closed_standard_output(self, saved):
         def close():
             os.close(1)
 

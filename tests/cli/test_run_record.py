@@ -178,7 +178,7 @@ def test_forked_workers_leave_the_file_alone(folder):
         (["-o", "r.tlens"], "-o r.tlens would keep a recording: give it to --record"),
     ],
 )
-def test_what_is_refused_is_refused_before_anything_runs(folder, options, text):
+def test_bad_record_options_are_refused_before_the_program_runs(folder, options, text):
     (folder / "there.tlens").write_text("")
     done = tensorlens(folder, "run", *options, "train.py")
     assert done.returncode in (1, 2) and done.stdout == ""

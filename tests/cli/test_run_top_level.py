@@ -64,7 +64,7 @@ def test_lines_of_a_loop_outside_of_functions_are_a_table(folder):
     assert kept["memory"]["cpu"]["growth"] == 1200
 
 
-def test_it_is_printed_and_ends_as_the_program_does(folder):
+def test_top_level_lines_are_printed_and_exit_code_kept(folder):
     done = warm_tensorlens(folder, "run", "-p", "loop.py", "loop.py", "3")
     assert done.returncode == python(folder, "loop.py", "3").returncode == 3
     assert TITLE in done.stdout.splitlines()
@@ -104,7 +104,7 @@ def test_modules_that_are_imported_have_no_table_of_their_own(folder):
         "def f(): pass\nx = g(f())",
     ],
 )
-def test_what_works_outside_of_functions(source):
+def test_module_level_work_is_recognized(source):
     assert instrument.does_work(ast.parse(source))
 
 
@@ -118,5 +118,5 @@ def test_what_works_outside_of_functions(source):
         "class A: pass\nasync def f():\n    for x in y: pass\nmodel = A()",
     ],
 )
-def test_what_only_defines_and_calls(source):
+def test_definitions_and_calls_are_no_module_level_work(source):
     assert not instrument.does_work(ast.parse(source))

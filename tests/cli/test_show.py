@@ -46,7 +46,7 @@ def saved(tmp_path):
     return path
 
 
-def test_it_prints_the_table(saved):
+def test_show_prints_the_table(saved):
     done = tensorlens(saved.parent, "show", "run.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == TABLE
@@ -55,7 +55,7 @@ def test_it_prints_the_table(saved):
 @pytest.mark.parametrize(
     ("ending", "start"), [("html", "<!"), ("csv", "function,"), ("txt", TABLE), ("json", "{")]
 )
-def test_it_converts(saved, ending, start):
+def test_show_converts_by_suffix(saved, ending, start):
     out = saved.parent / f"out.{ending}"
     done = tensorlens(saved.parent, "show", "run.json", "-o", out.name)
     assert (done.returncode, done.stdout) == (0, "")
@@ -63,7 +63,7 @@ def test_it_converts(saved, ending, start):
     assert out.read_text("utf-8").lower().startswith(start.lower())
 
 
-def test_it_overwrites_only_when_forced(saved):
+def test_show_overwrites_only_when_forced(saved):
     out = saved.parent / "out.txt"
     out.write_text("precious")
     done = tensorlens(saved.parent, "show", "run.json", "-o", "out.txt")
@@ -122,7 +122,7 @@ def with_peak(peak):
         ),
     ],
 )
-def test_what_it_cannot_show_gets_one_line(tmp_path, capsys, monkeypatch, name, content, text):
+def test_unshowable_file_is_one_line(tmp_path, capsys, monkeypatch, name, content, text):
     from tensorlens.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -144,7 +144,7 @@ def test_a_folder_gets_one_line(tmp_path, capsys):
     )
 
 
-def test_it_shows_snapshots(tmp_path, capsys, monkeypatch):
+def test_show_of_snapshots(tmp_path, capsys, monkeypatch):
     from tensorlens.cli import main
 
     monkeypatch.chdir(tmp_path)

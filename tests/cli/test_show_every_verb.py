@@ -106,7 +106,7 @@ def widest(text: str) -> int:
 
 
 @pytest.mark.parametrize("verb", OF_PROGRAMS)
-def test_what_a_program_made_is_shown_as_it_was_printed(
+def test_records_of_programs_are_shown_as_printed(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -132,7 +132,7 @@ def test_what_a_program_made_is_shown_as_it_was_printed(
 
 @pytest.mark.parametrize("columns", ["60", "120"])
 @pytest.mark.parametrize("verb", OF_FILES)
-def test_what_a_file_gave_is_shown_as_it_was_printed(
+def test_records_of_files_are_shown_as_printed(
     folder: Path, verb: str, columns: str, in_folder: Callable[..., str]
 ) -> None:
     words = OF_FILES[verb]
@@ -171,7 +171,7 @@ def test_help_is_as_wide_as_the_terminal(
     assert widest(capsys.readouterr().out) <= int(columns)
 
 
-def test_what_was_converted_is_shown_as_its_origin(in_folder: Callable[..., str]) -> None:
+def test_converted_records_are_shown_as_their_origin(in_folder: Callable[..., str]) -> None:
     in_folder("convert", "run.tlens", "-f", "-o", "x.json", columns="80")
     shown = in_folder("show", "x.json", columns="80")
     assert shown == in_folder("show", "run.tlens", columns="80")
@@ -198,7 +198,7 @@ VIEWED = {
 
 
 @pytest.mark.parametrize("ending", (*render.ENDINGS, *render.RECORDING_ENDINGS))
-def test_what_is_not_shown_again_says_what_opens_it(
+def test_unreadable_format_names_its_viewer(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:
     monkeypatch.chdir(folder)

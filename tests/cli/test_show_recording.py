@@ -20,7 +20,7 @@ def saved(tmp_path):
     return recordings.training().save(tmp_path / "run.tlens")
 
 
-def test_it_prints_the_report(saved):
+def test_show_prints_the_recording(saved):
     done = tensorlens(saved.parent, "show", "run.tlens")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == TRAINING_120
@@ -36,7 +36,7 @@ def test_it_prints_the_report(saved):
         ("tlens", '{"schema":'),
     ],
 )
-def test_it_converts(saved, monkeypatch, capsys, ending, start):
+def test_show_converts_the_recording(saved, monkeypatch, capsys, ending, start):
     monkeypatch.chdir(saved.parent)
     assert main(["show", "run.tlens", "-o", f"out.{ending}"]) == 0
     assert capsys.readouterr() == ("", f"tensorlens: wrote out.{ending}\n")
@@ -44,7 +44,7 @@ def test_it_converts(saved, monkeypatch, capsys, ending, start):
     assert text.replace('": "', '":"').startswith(start)
 
 
-def test_another_instant(saved, monkeypatch, capsys):
+def test_show_at_another_instant(saved, monkeypatch, capsys):
     monkeypatch.chdir(saved.parent)
     assert main(["show", "run.tlens", "--at", "backward", "--top", "1"]) == 0
     out = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_json_keeps_the_events(saved, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("output", [[], ["-o", "out.html"]])
-def test_no_such_instant(saved, output):
+def test_show_at_unknown_instant(saved, output):
     done = tensorlens(saved.parent, "show", "run.tlens", "--at", "nowhere", *output)
     assert (done.returncode, done.stdout) == (2, "")
     assert own_lines(done.stderr)[-1] == (

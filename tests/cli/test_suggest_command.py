@@ -81,9 +81,7 @@ Biggest savings for train.py:make_step (cpu)
 gradient of 64 x 256 outputs beside weight and gradient. A batch is 256 KiB."""
 
 
-def test_all_that_is_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "output_width", lambda: 80)
     assert run("--steps", "1") == 0
     assert capsys.readouterr() == (PRINTED, "")

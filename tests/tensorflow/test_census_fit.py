@@ -82,7 +82,7 @@ def test_the_report_end_to_end():
     assert "sequential/dense/kernel" in str(snapshot)
 
 
-def test_what_was_there_before_the_tap_is_counted_in():
+def test_tensors_older_than_the_hook_are_counted():
     program = """
         import numpy as np
         import tensorflow as tf

@@ -36,7 +36,7 @@ def dense():
 OF_DENSE = {"sequential/dense/kernel.grad": (8, 4), "sequential/dense/bias.grad": (4,)}
 
 
-def test_of_all_weights_of_a_model():
+def test_gradients_of_all_weights():
     model = dense()
     since = Since()
     with tf.GradientTape() as tape:
@@ -49,7 +49,7 @@ def test_of_all_weights_of_a_model():
     assert [each() for each in gone] == [None, None]
 
 
-def test_what_a_function_returns():
+def test_gradients_returned_by_a_function():
     model = dense()
 
     @tf.function
@@ -64,7 +64,7 @@ def test_what_a_function_returns():
     del g
 
 
-def test_of_an_embedding():
+def test_gradients_of_an_embedding():
     model = keras.Sequential([keras.layers.Embedding(50, 6), keras.layers.Dense(6)])
     ids = tf.constant([[1, 2, 2]])
     model(ids)
@@ -83,7 +83,7 @@ def test_of_an_embedding():
     assert held() is None
 
 
-def test_one_tensor_alone_is_none():
+def test_single_tensor_is_no_gradient():
     model = dense()
     since = Since()
     alone = [tf.ones((8, 4))]

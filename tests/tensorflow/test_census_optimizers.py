@@ -97,7 +97,7 @@ def test_slots_by_weight(name):
         ),
     ],
 )
-def test_what_options_add(name, options, slots):
+def test_slots_added_by_optimizer_options(name, options, slots):
     since = Since()
     optimizer = getattr(keras.optimizers, name)(**options)
     model = built(optimizer)

@@ -45,7 +45,7 @@ def test_a_constant_of_a_function_is_named_by_the_function():
     np.testing.assert_array_equal(held, size)
 
 
-def test_of_a_toy_model_next_to_nothing_is_left_unnamed_after_fit():
+def test_hardly_any_byte_is_unnamed_after_fit():
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(4)])
     model.compile("adam", "mse", metrics=["mae"])
     since = Since()
@@ -56,7 +56,7 @@ def test_of_a_toy_model_next_to_nothing_is_left_unnamed_after_fit():
     assert since.grown("unnamed") < 512
 
 
-def test_what_a_cache_holds_is_input():
+def test_dataset_cache_is_input():
     rows = tf.data.Dataset.from_tensor_slices(np.ones((40, 64), np.float32))
     data = rows.map(lambda row: row + 1.0).cache()
     since = Since()
@@ -71,7 +71,7 @@ def test_what_a_cache_holds_is_input():
     assert len({each.storage for each in found}) == len(found)
 
 
-def test_what_was_made_before_anybody_watched_stays_unnamed():
+def test_blocks_from_before_the_counter_stay_unnamed():
     allocator = cpu.install()
     allocator.watch_births(False)
     since = Since()

@@ -103,7 +103,7 @@ def test_an_assignment_after_a_report_is_in_place():
     assert plain[1] - plain[0] < 1_000_000
 
 
-def test_nothing_is_kept_alive():
+def test_census_keeps_no_tensor_alive():
     tensor, weight = tf.random.normal((10, 10)), tf.Variable(tf.ones(5))
     gone = weakref.ref(tensor), weakref.ref(weight)
     counts = sys.getrefcount(tensor), sys.getrefcount(weight)
@@ -156,7 +156,7 @@ def test_strings_ragged_and_sparse_tensors():
     assert all(each is not None for each in (words, ragged, sparse))
 
 
-def test_memory_of_numpy_is_told_apart():
+def test_memory_of_numpy_is_marked():
     array = np.zeros(10_000, np.float32)
     since = Since()
     shared = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
@@ -211,7 +211,7 @@ def test_modules_by_their_attributes():
     assert set(since.sizes()) == {f"{label}.w", f"{label}.steps[0]"}
 
 
-def test_what_a_dataset_is_made_from_is_input():
+def test_source_tensors_of_a_dataset_are_input():
     since = Since()
     data = tf.data.Dataset.from_tensor_slices(np.ones((100, 50), np.float32))
     found = since()

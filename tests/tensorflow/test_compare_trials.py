@@ -87,7 +87,7 @@ def test_the_slots_of_optimizers(measured, handle):
     assert measured["adam"].setup_allocated == measured["baseline"].setup_allocated
 
 
-def test_what_is_computed_again_is_not_kept(measured):
+def test_recomputed_activations_are_not_kept(measured):
     # of 24 outputs each block keeps its last one, as the input of the next; of one at a time the
     # others are made again
     kept = programs.BLOCKS - 1 + programs.LAYERS
@@ -96,7 +96,7 @@ def test_what_is_computed_again_is_not_kept(measured):
     assert "6 blocks (Block)" in measured["blocks"].notes[0]
 
 
-def test_losses(measured):
+def test_losses_of_options_are_compared(measured):
     verdicts = {name: measured.loss_check(name).verdict for name in SAVING}
     assert verdicts == {
         "baseline": "same",
@@ -169,7 +169,7 @@ def test_the_median_step_after_the_warm_up(uneven):
     assert outcome.peaks[0] - outcome.step_peaks[0] == (9 - 3) << 20
 
 
-def test_what_cannot_work_or_fails_is_a_row(uneven):
+def test_impossible_and_failed_options_are_rows(uneven):
     said = {each.name: (each.status, each.why) for each in uneven.outcomes}
     assert said["baseline"] == ("ran", "")
     for name, words in {

@@ -83,7 +83,7 @@ def test_the_users_own_peak_is_kept(card):
     assert users_info() == {"current": 256, "peak": 768}
 
 
-def test_what_is_not_told_has_its_reason(card):
+def test_missing_figures_have_a_reason(card):
     counter = Adapter().device_counter("cuda:0")
     assert "TensorFlow does not tell" in counter.missing["reserved"]
 
@@ -101,7 +101,7 @@ def test_wrong_devices_are_errors(card):
     assert Adapter().device_name("/GPU:0") == "cuda:0"
 
 
-def test_errors_of_users_stay_theirs(card):
+def test_user_errors_pass_through(card):
     Adapter().device_counter("cuda:0").reader()()
     with pytest.raises(ValueError, match="GPU:5"):
         tf.config.experimental.get_memory_info("GPU:5")

@@ -74,7 +74,7 @@ def test_python_writes_over_nothing():
     assert peak(nodes, eager=True) == 3 * KIB
 
 
-def test_what_another_operation_reads_is_not_written_over():
+def test_buffer_still_read_is_not_forwarded():
     nodes = graph(
         ("x", "Placeholder", (), 1),
         ("a", "Exp", ("x",), 1),
@@ -84,7 +84,7 @@ def test_what_another_operation_reads_is_not_written_over():
     assert peak(nodes) == 3 * KIB
 
 
-def test_what_a_tape_keeps_lives_until_backward_has_read_it():
+def test_saved_tensors_live_until_backward():
     nodes = graph(
         ("x", "Placeholder", (), 1),
         ("a", "Exp", ("x",), 1),
@@ -95,7 +95,7 @@ def test_what_a_tape_keeps_lives_until_backward_has_read_it():
     assert peak(nodes, eager=True, until={1: 3}) == 4 * KIB
 
 
-def test_what_a_result_refers_to_lives_as_long():
+def test_aliased_buffers_live_as_long_as_the_result():
     nodes = graph(
         ("x", "Placeholder", (), 1),
         ("a", "Exp", ("x",), 1),
@@ -176,7 +176,7 @@ def test_a_loop_runs_as_often_as_its_condition_says():
     assert 7 * KIB <= peak(step, functions=functions) <= 7 * KIB + 16
 
 
-def test_what_nobody_reads_of_a_loop_is_not_computed():
+def test_unread_loop_results_are_not_computed():
     functions = loop(("items", "x"), *PUSH, results=("push", "x"))
     step = in_a_loop(("loop", "While", ("zero", "list", "x"), 3), stacked=False)
     assert peak(step, functions=functions) <= KIB + 16
@@ -205,7 +205,7 @@ def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
     assert requests.peak == 4 * KIB + columns.nbytes
 
 
-def test_a_list_that_is_not_modelled_is_told_and_empty():
+def test_unmodelled_tensor_list_is_noted_and_empty():
     def gathered(x):
         array = tf.TensorArray(tf.float32, 4).unstack(x)
         return tf.gradients(array.gather([0, 2]), x)

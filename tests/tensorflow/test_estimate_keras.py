@@ -130,7 +130,7 @@ def test_optimizer_state_is_the_slots_that_exist(optimizer, slots):
         assert (held["parameter"], held["buffer"], held["optimizer"]) == (6, 2, len(slots))
 
 
-def test_that_the_order_decides_is_told():
+def test_order_dependence_is_noted():
     found = estimated(mlp, "sgd")
     assert found.allocated.low < found.peak_allocated < found.allocated.high
     assert [each.text for each in found.warnings if "one was simulated" in each.text]
@@ -249,7 +249,7 @@ def unsupported():
         (partial(small, jit_compile=True), "cpu", {"run_eagerly": True}, ""),
     ],
 )
-def test_xla_is_told_and_has_no_bounds(make, device, asked, why):
+def test_xla_is_noted_and_has_no_bounds(make, device, asked, why):
     found = tensorlens.estimate(make(), batch_size=4, device=device, capacity="1 GiB", **asked)
     told = [each.text for each in found.warnings if "XLA plans buffers" in each.text]
     headline, verdict = str(found).splitlines()[:2]
@@ -268,7 +268,7 @@ def test_xla_is_told_and_has_no_bounds(make, device, asked, why):
     assert " to " not in str(found).partition("At the peak")[0].replace(" to spare", "")
 
 
-def test_what_xla_compiles_has_no_sure_batch():
+def test_xla_has_no_sure_batch():
     with pytest.raises(UsageError, match=r"surely=True .* XLA's buffers are not simulated"):
         tensorlens.max_batch(small(jit_compile=True), "1 GiB", surely=True, highest=4)
 
@@ -284,7 +284,7 @@ def test_batches_that_fit_holds_ahead_are_within_the_upper_bound():
     assert format_bytes(batch) in told
 
 
-def test_the_popular_formula_is_told_as_it_was_published(on_t4, relu_apart):
+def test_rule_of_thumb_is_shown_as_published(on_t4, relu_apart):
     (formula,) = on_t4.formulas
     assert round(formula.nbytes / 2**30, 3) == 2.383
     # the author's last layer computes in float32 there, for 80 bytes more
@@ -360,7 +360,7 @@ def test_a_model_in_training_goes_on_as_if_nothing_had_been_asked():
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_nothing_is_left_behind(eager, monkeypatch):
+def test_estimate_leaves_no_hooks(eager, monkeypatch):
     read = cpu_counter().reader()
     made = []
     original = tracing.clone_of
@@ -467,7 +467,7 @@ def test_a_train_step_of_ones_own_is_traced():
         ({"card": "h1000"}, "no card is known"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_one_line(options, said):
+def test_bad_keras_request_is_one_line(options, said):
     model, _ = mlp()
     with pytest.raises(UsageError, match=said):
         tensorlens.estimate(model, **{"loss": "mse", "optimizer": "sgd", **options})
@@ -490,7 +490,7 @@ def test_a_step_that_cannot_be_traced_says_why():
         tensorlens.estimate(model, optimizer="sgd", loss=refuse, device="cpu")
 
 
-def test_it_prints_and_is_saved(on_t4, tmp_path):
+def test_estimate_prints_and_saves(on_t4, tmp_path):
     text = str(on_t4)
     assert "outside of tensorflow" in text
     assert "Rules of thumb, for comparison" in text

@@ -72,7 +72,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("case", [*WRITTEN_OVER, *SHARED])
-def test_one_request_is_made_for_two(case):
+def test_reused_buffer_is_one_request(case):
     function = tf.function({**WRITTEN_OVER, **SHARED}[case], autograph=False)
     found = measured(function)
     assert simulated(function) == found

@@ -83,7 +83,7 @@ def test_data_given_to_keras_is_input(reporter):
         assert snapshot.ledger["cpu"].unnamed < unnamed + 512
 
 
-def test_what_a_dataset_is_made_from_is_input(reporter):
+def test_source_arrays_of_a_dataset_are_input(reporter):
     rows = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(8).batch(BATCH).prefetch(2)
     iterator = iter(rows)
     next(iterator)
@@ -92,7 +92,7 @@ def test_what_a_dataset_is_made_from_is_input(reporter):
     assert ("data of tf.data[1]", "input", ROWS * 4) in found
 
 
-def test_what_threads_of_data_make_is_a_batch(reporter):
+def test_tensors_of_pipeline_threads_are_batches(reporter):
     before = reporter.snapshot()
     left = {(each.storage, each.name) for each in before.tensors}
     blocks = {block.address for block in before.ledger["cpu"].blocks}

@@ -28,7 +28,7 @@ def model():
     return found
 
 
-def test_the_largest_batch_is_the_same_however_the_card_is_said(model):
+def test_largest_batch_is_the_same_by_card_and_by_capacity(model):
     check_largest_batch(model, lowest=3000)
 
 
@@ -61,7 +61,7 @@ def test_scaling_is_of_the_batch(model):
         ({"world_size": 2}, "arguments, script_args and world_size are for a make_step"),
     ],
 )
-def test_what_makes_no_sense_is_said_alike(model, given, said):
+def test_bad_requests_have_the_same_message(model, given, said):
     for ask in (
         tensorlens.estimate,
         lambda of, card="t4", **more: tensorlens.estimate_cards(of, [card], **more),

@@ -69,7 +69,7 @@ def test_the_state_of_adam_by_hand(mlp):
     assert mlp["optimizer"].option == {"optimizer": "sgd"}
 
 
-def test_what_the_suggestions_say(mlp):
+def test_suggestion_texts(mlp):
     assert mlp["checkpoint"].change == f"recompute {programs.BLOCKS} blocks"
     assert mlp["checkpoint"].what.startswith(f"{programs.BLOCKS} x Block: block")
     assert mlp["checkpoint"].option == {"recompute": "blocks"}
@@ -181,7 +181,7 @@ def make_nothing_to_train():
     return lambda: tf.reduce_sum(tf.ones([1000, 1000]))
 
 
-def test_what_there_is_nothing_of_is_said():
+def test_note_when_nothing_to_suggest():
     found = tensorlens.suggest(make_nothing_to_train)
     assert len(found) == 0
     assert "no optimizer of Keras" in " ".join(found.notes)
@@ -193,14 +193,14 @@ def make_failing():
     return lambda: tf.ones([2, 3]) @ tf.ones([2, 3])
 
 
-def test_what_cannot_work_is_one_line():
+def test_failing_program_is_one_line():
     with pytest.raises(ProgramFailed, match="Matrix size-incompatible"):
         tensorlens.suggest(make_failing)
     with pytest.raises(UsageError, match="only the CPU memory of TensorFlow's steps"):
         tensorlens.suggest(programs.make_mlp, device="cuda")
 
 
-def test_what_can_be_read_once_is_left_to_the_optimizer():
+def test_one_shot_gradients_are_left_to_the_optimizer():
     weight, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(1.0)
     with StepWatch(str).on():
         optimizer.apply([tf.constant([0.25])], iter([weight]))

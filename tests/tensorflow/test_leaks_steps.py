@@ -34,7 +34,7 @@ def test_each_batch_of_fit_is_a_step(counted, eagerly):
 
 
 @pytest.mark.parametrize("eagerly", [False, True])
-def test_what_was_ended_is_not_told_while_another_one_is(eagerly):
+def test_ended_watch_gets_no_steps_of_another(eagerly):
     weight, optimizer = keras.Variable(1.0), keras.optimizers.SGD()
     optimizer.build([weight])
     step = lambda: optimizer.apply([tf.constant(1.0)])  # noqa: E731
@@ -91,7 +91,7 @@ def test_train_on_batch_is_a_step_and_evaluation_is_none(counted):
     assert len(counted) == 3
 
 
-def test_of_two_optimizers_the_first_one_counts(counted):
+def test_first_of_two_optimizers_counts_steps(counted):
     first, second = dense(), dense()
     for _ in range(3):
         first.train_on_batch(X, Y)
@@ -167,7 +167,7 @@ def kept_of(snapshot):
     return [each for each in snapshot.tensors if each.shape == (100,)]
 
 
-def test_tensors_that_nobody_counts_are_no_leak_and_no_none(monkeypatch):
+def test_uncounted_tensors_have_no_verdict(monkeypatch):
     monkeypatch.setenv("TENSORLENS_COUNTER", "heap")
     kept = []
     report = tensorlens.find_leaks(lambda: kept.append(tf.fill((8,), 2.5)))

@@ -77,7 +77,7 @@ def test_levels_are_the_process_own():
     assert table.memory("kept = square()").allocated == levels[-1]
 
 
-def test_convolution_takes_scratch_that_goes_at_once():
+def test_convolution_scratch_is_freed_at_once():
     def work(image, kernel):
         result = tf.nn.conv2d(image, kernel, 1, "SAME")
         return result

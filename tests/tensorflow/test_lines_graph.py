@@ -218,7 +218,7 @@ def test_figures_stay_when_functions_are_read_again(monkeypatch):
     assert memory.net == 6 * 4000 + 2 * 4
 
 
-def test_a_failure_to_add_up_is_told_and_reaches_nobody(monkeypatch):
+def test_failure_to_add_up_is_a_note(monkeypatch):
     profiler = LineProfiler()
 
     @tf.function
@@ -333,7 +333,7 @@ def test_traced_and_never_run():
     assert function.note == "it ran once to build graphs, and none was seen to run"
 
 
-def test_what_xla_compiled_is_one_row():
+def test_xla_function_is_one_row():
     profiler = LineProfiler()
 
     @profiler
@@ -604,7 +604,7 @@ def test_batches_that_fit_makes_of_arrays_are_not_of_its_line():
     assert line.hits == found.function.calls == 4
 
 
-def test_what_replaces_what_was_there_is_no_growth():
+def test_replacement_is_no_growth():
     profiler = LineProfiler()
     state = tf.Variable(square())
 
@@ -624,7 +624,7 @@ def test_what_replaces_what_was_there_is_no_growth():
     assert overview([layout]).growths == ()
 
 
-def test_what_stays_is_growth():
+def test_kept_tensor_is_growth():
     profiler = LineProfiler()
     x = square()
 

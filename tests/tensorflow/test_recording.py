@@ -262,7 +262,7 @@ def test_eager_layers_are_modules():
     assert kept.shape == (64, 4)
 
 
-def test_what_lines_of_autograph_make_is_of_the_line_that_called_them():
+def test_autograph_lines_count_for_their_caller():
     layer = keras.layers.Dense(4)
     layer.build((None, 8))
     optimizer = keras.optimizers.SGD(momentum=0.9)
@@ -361,7 +361,7 @@ def test_recordings_of_many_threads():
     assert sum(event.nbytes == 20 * 20 * FLOAT for event in allocs) == 2 * 4 * 50
 
 
-def test_nothing_stays_behind():
+def test_recording_leaves_no_hooks():
     from tensorflow.python.eager import backprop, context
 
     method = context.Context.call_function
@@ -375,7 +375,7 @@ def test_nothing_stays_behind():
     assert backprop._gradient_function.__module__ == "tensorflow.python.eager.backprop"
 
 
-def test_what_tf_data_makes_between_calls_is_a_batch():
+def test_pipeline_tensors_between_calls_are_batches():
     rows = tf.data.Dataset.range(64).map(lambda row: tf.fill((1000,), row)).prefetch(8)
     with tensorlens.record() as recording:
         for row in rows:

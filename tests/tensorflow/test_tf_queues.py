@@ -63,7 +63,7 @@ def at_rest(count, look, least=1, seconds=60):
 
 
 @pytest.mark.parametrize("prefetch", [1, 5, AUTOTUNE])
-def test_what_is_held_is_what_was_made_and_not_used(prefetch):
+def test_queue_holds_produced_minus_consumed(prefetch):
     source = Source()
     dataset = source.dataset().prefetch(prefetch)
     iterator = iter(dataset)
@@ -152,7 +152,7 @@ def test_parallel_calls_hold_their_results():
     assert (held.batches, held.max_batches, held.max_nbytes) == (5, 5, 80)
 
 
-def test_what_a_cache_keeps_is_not_ahead():
+def test_dataset_cache_is_no_queue():
     numbers = tf.data.Dataset.range(40).batch(4).cache().prefetch(2)
     iterator = iter(numbers)
     for _ in range(10):
@@ -177,7 +177,7 @@ def test_interleaved_ones_count_too():
     assert (elements, nbytes, most) == (7 * 12, 7 * 12 * 16, 7 * 12)
 
 
-def test_the_budget_is_told():
+def test_ram_budget_is_noted():
     options = tf.data.Options()
     options.autotune.ram_budget = 10_000_000
     iterator = iter(Source().dataset().prefetch(AUTOTUNE).with_options(options))
@@ -188,7 +188,7 @@ def test_the_budget_is_told():
     assert 10_000_000 - 10 * BYTES <= told <= 10_000_000
 
 
-def test_without_autotune_nobody_counts():
+def test_queue_without_autotune_is_unknown():
     options = tf.data.Options()
     options.autotune.enabled = False
     iterator = iter(Source().dataset().prefetch(3).with_options(options))
@@ -201,7 +201,7 @@ def test_without_autotune_nobody_counts():
     assert tensorlens.inputs(plain).max_batches == 0
 
 
-def test_one_that_came_to_its_end_and_what_wraps_it():
+def test_exhausted_and_wrapped_iterators():
     dataset = Source(3).dataset().prefetch(2)
     iterator = iter(dataset)
     loop = enumerate(iterator)
@@ -232,7 +232,7 @@ def test_a_loop_that_waits_in_another_thread_is_not_waited_for():
     assert not thread.is_alive()
 
 
-def test_nothing_is_kept_alive():
+def test_inputs_keeps_no_dataset_alive():
     dataset = Source().dataset().prefetch(2)
     iterator = iter(dataset)
     next(iterator)
@@ -319,7 +319,7 @@ def test_a_py_dataset(model, workers, size):
     assert tensorlens.inputs(dataset).batches == 0
 
 
-def test_a_generator(model):
+def test_dataset_from_generator(model):
     source = Source()
     generator = source()
     looking = Looking(generator, lambda: source.made)
@@ -342,7 +342,7 @@ def queued(ledger):
     return [(term.of, term.nbytes) for term in ledger.parts if term.key == "queued"]
 
 
-def test_the_ledger_has_a_term_for_it():
+def test_ledger_term_queued_input():
     gc.collect()
     reporter = tensorlens.MemReporter()
     # 100 int64 each, which TensorFlow allocates: of a generator's they may be NumPy's own
@@ -403,7 +403,7 @@ def test_a_hostile_py_dataset_is_not_asked():
     assert (found.max_batches, found.max_nbytes) == (6, 6 * BYTES)
 
 
-def test_a_queue_on_the_host_is_told_of_tensors_too():
+def test_queue_on_the_host_in_leak_report():
     from queue import Queue
 
     waiting = Queue(maxsize=2)

@@ -369,7 +369,7 @@ def test_wrappers_look_like_what_they_replace():
     assert torch._C._cuda_memoryStats.__doc__ == "The statistics."
 
 
-def test_nothing_was_handed_out_before_initialisation():
+def test_no_bytes_before_initialisation():
     torch, allocator = make(initialised=False)
     allocator.error = AssertionError("read before initialisation")
     read = Accelerators(torch).device_counter("cuda:0").reader()
@@ -452,7 +452,7 @@ def mps(c_extra, is_available):
     return Accelerators(SimpleNamespace(_C=c_module, mps=module, backends=backends))
 
 
-def test_mps_has_peaks_where_torch_keeps_them():
+def test_mps_peaks_of_newer_torch():
     allocator, ready = Allocator(), []
     devices = mps(
         {
@@ -520,7 +520,7 @@ def test_mps_of_an_older_torch_has_none_and_is_in_use_once_the_program_asked_for
         ("mps:0", "mps"),
     ],
 )
-def test_canonical_spelling(name, spelled):
+def test_canonical_device_names(name, spelled):
     torch, _ = make()
     assert Accelerators(torch).canonical(name) == spelled
 
@@ -548,7 +548,7 @@ def test_the_bare_backend_is_the_first_device_before_initialisation():
     ],
 )
 @pytest.mark.parametrize("initialised", [True, False])
-def test_what_surely_does_not_exist_is_one_line(name, text, initialised):
+def test_missing_device_is_one_line(name, text, initialised):
     torch, _ = make(initialised=initialised)
     devices = Accelerators(torch)
     for ask in (devices.device_name, devices.device_counter):

@@ -71,7 +71,7 @@ def test_blocks_of_threads_without_python_count(device, read):
     assert read(0) == (0, 4096, 0)
 
 
-def test_what_torch_does_not_tell_is_no_figure(device, read):
+def test_missing_allocator_statistics_are_none(device, read):
     for unknown in (lambda: read(9), lambda: level_reader(XPU)(0)):
         with pytest.raises(LookupError):
             unknown()

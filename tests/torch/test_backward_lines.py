@@ -45,7 +45,7 @@ def floats(*counts):
     return sorted(FLOAT * count for count in counts)
 
 
-def test_layers():
+def test_layers_are_charged_their_backward():
     first, second = nn.Linear(8, 16), nn.Linear(16, 24)
     inputs = torch.randn(3, 8)
     with record(names=False) as recording:
@@ -63,7 +63,7 @@ def test_layers():
     }
 
 
-def test_views():
+def test_views_are_charged_their_backward():
     whole = torch.randn(10, 20, requires_grad=True)
     with record(names=False) as recording:
         turned = whole.t()  # views turned
@@ -82,7 +82,7 @@ def test_views():
     }
 
 
-def test_in_place():
+def test_in_place_operators_are_charged_their_backward():
     start = torch.randn(11, requires_grad=True)
     with record(names=False) as recording:
         copy = start * 1  # in place copy
@@ -203,7 +203,7 @@ def block(first, second, given):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_a_checkpoint_computes_again(reentrant):
+def test_checkpoint_recomputation_is_backward(reentrant):
     first, second = nn.Linear(8, 16), nn.Linear(16, 24)
     given = torch.randn(3, 8, requires_grad=True)
     with record(names=False) as recording:
@@ -337,7 +337,7 @@ def test_forward_on_another_thread():
     }
 
 
-def test_what_was_made_before_the_recording_goes_to_the_line_of_backward():
+def test_older_nodes_go_to_the_line_of_backward():
     weight = torch.randn(22, requires_grad=True)
     with record(names=False):
         weight.exp()
@@ -486,7 +486,7 @@ def test_every_gradient_of_every_step_is_named(trained):
     assert found == expected
 
 
-def test_gradients_are_told_by_their_forward_line(trained):
+def test_gradients_have_their_forward_line(trained):
     _, recording = trained
     for cost in recording.backward():
         for name in cost.gradients:
@@ -528,7 +528,7 @@ def test_gradients_that_accumulate_are_one_block():
     }
 
 
-def test_sparse_gradients():
+def test_sparse_gradients_have_their_forward_line():
     words = nn.Embedding(30, 8, sparse=True)
     tokens = torch.arange(4)
     with record() as recording:
@@ -596,7 +596,7 @@ def test_a_table_of_lines_includes_what_a_line_calls():
     assert {name: found[lines(name)] for name in figures} == figures
 
 
-def test_what_backward_computes_again_counts_for_no_line_that_called_it():
+def test_recomputation_is_not_charged_to_callers():
     found = column(Calling(again=True), run, Calling.forward, Calling.hidden)
     # forward again: what each of the lines makes
     assert found[lines("calls backward")] == 0

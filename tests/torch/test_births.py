@@ -67,7 +67,7 @@ def make():
     return torch.empty(10)  # in make
 
 
-def test_in_a_function(watched):
+def test_birth_in_a_function(watched):
     assert born(watched, make()) == (line_of("in make"), "make")
 
 
@@ -131,7 +131,7 @@ def test_the_standard_library_is_skipped(watched):
     assert born(watched, made(4)) == (line_of("dispatched"), "<lambda>")
 
 
-def test_in_a_lambda_a_generator_and_recursion(watched):
+def test_birth_in_lambda_generator_and_recursion(watched):
     made = lambda: torch.empty(3)  # noqa: E731 # lambda
     assert born(watched, made()) == (line_of("lambda"), "<lambda>")
 
@@ -149,7 +149,7 @@ def test_in_a_lambda_a_generator_and_recursion(watched):
     assert born(watched, recurse(300)) == (line_of("recursed"), "recurse")
 
 
-def test_in_a_destructor(watched):
+def test_birth_in_a_destructor(watched):
     kept = []
 
     class Dying:
@@ -188,7 +188,7 @@ def test_on_a_thread_from_before_and_after(allocator):
         assert born(allocator, kept[name]) == (line_of(f"{name} thread"), name)
 
 
-def test_what_backward_saves_through_hooks(watched):
+def test_birth_in_saved_tensor_hooks(watched):
     class Double(torch.autograd.Function):
         @staticmethod
         def forward(context, x):
@@ -239,7 +239,7 @@ def test_installed_packages_are_skipped_wherever_they_are(watched, folder):
     assert born(watched, kept)[0] == line_of("through a package")
 
 
-def test_where_no_line_is_the_users_the_innermost_counts(watched):
+def test_birth_without_user_code_is_the_innermost_line(watched):
     # a thread has no line of this file on its stack
     kept = []
     space = {"torch": torch, "kept": kept}
@@ -258,7 +258,7 @@ def test_a_resized_storage_is_born_again(watched):
     assert born(watched, tensor)[0] == line_of("resized")
 
 
-def test_off_is_minus_one_and_earlier_ones_keep_theirs(allocator):
+def test_births_off_is_minus_one(allocator):
     allocator.watch_births()
     before = make()
     allocator.watch_births(False)
@@ -267,7 +267,7 @@ def test_off_is_minus_one_and_earlier_ones_keep_theirs(allocator):
     assert born(allocator, before) == (line_of("in make"), "make")
 
 
-def test_watching_nests(allocator):
+def test_births_watch_nests(allocator):
     allocator.watch_births()
     allocator.watch_births()
     allocator.watch_births(False)
@@ -335,7 +335,7 @@ def test_the_bytes_are_the_same(allocator):
     assert allocator.allocated() == base
 
 
-def test_a_python_that_is_not_known(allocator, monkeypatch):
+def test_births_on_unknown_python(allocator, monkeypatch):
     monkeypatch.setattr(allocator, "_births_prepared", False)
     monkeypatch.setattr(alloc_sites, "_is_plain_cpython", lambda: False)
     with pytest.raises(NativeUnavailable, match="only for release builds of CPython"):
@@ -379,7 +379,7 @@ def test_threads_backward_and_a_hog_of_the_gil_end(watched):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
-def test_nobody_waits_for_the_gil_inside_the_allocator(watched):
+def test_allocator_never_waits_for_the_gil(watched):
     @torch.jit.script
     def many(data: torch.Tensor, count: int):
         kept = [data]
@@ -420,7 +420,7 @@ def test_nobody_waits_for_the_gil_inside_the_allocator(watched):
     assert born(watched, kept[-1]) == (line_of("scripted"), "work")
 
 
-def test_a_forked_child_goes_on(watched):
+def test_births_after_fork(watched):
     stop = threading.Event()
 
     def work():

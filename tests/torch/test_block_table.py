@@ -54,7 +54,7 @@ def test_memory_of_others_is_not_in_the_table(allocator):
     assert balance.sizes == array("q", [-1, -1, -1])
 
 
-def test_a_freed_block_is_gone(allocator):
+def test_freed_block_leaves_the_table(allocator):
     tensor = torch.empty(100)
     address = addresses(tensor)
     del tensor
@@ -113,7 +113,7 @@ def test_fewer_blocks_than_the_limit(allocator):
     assert (kept.data_ptr(), 40) in [block[:2] for block in balance.unmatched]
 
 
-def test_many_blocks(allocator):
+def test_table_of_many_blocks(allocator):
     before = allocator.balance(array("Q"))
     tensors = [torch.empty(index % 7 + 1, dtype=torch.uint8) for index in range(100_000)]
     balance = allocator.balance(addresses(*tensors))
@@ -124,7 +124,7 @@ def test_many_blocks(allocator):
     assert balance.unmatched_count == before.unmatched_count
 
 
-def test_one_moment_while_threads_allocate(allocator):
+def test_table_is_consistent_while_threads_allocate(allocator):
     stop = threading.Event()
 
     def work():

@@ -28,7 +28,7 @@ def unhalved(tensor):
 
 
 class TestActivations:
-    def test_of_a_transformer(self):
+    def test_transformer_activations(self):
         since = Since()
         model = Transformer()
         output = model(model.batch())
@@ -41,7 +41,7 @@ class TestActivations:
         assert (norm.role, norm.nbytes, norm.module) == ("activation", 192, "layer.1.norm2")
         tokens = by_name["tokens: EmbeddingBackward0.indices"]
         assert (tokens.nbytes, tokens.dtype, tokens.module) == (384, "int64", None)
-        mine = by_name["TestActivations.test_of_a_transformer(): output"]
+        mine = by_name["TestActivations.test_transformer_activations(): output"]
         assert (mine.role, mine.nbytes) == ("activation", 600)
         del output, mine
         assert not [each for each in since.records(model) if each.role == "activation"]
@@ -67,7 +67,7 @@ class TestActivations:
         assert found.held_by == "MmBackward0.mat2, MmBackward0.self"
         assert output is not None
 
-    def test_the_line_that_made_them(self):
+    def test_activation_birth_lines(self):
         reporter = tensorlens.MemReporter()
         model = Mlp()
         output = model(model.batch())
@@ -79,7 +79,7 @@ class TestActivations:
         assert gelu.born.function == "Mlp.forward"
         assert output is not None
 
-    def test_of_a_custom_function(self):
+    def test_custom_function_activations(self):
         since = Since()
         model = Custom()
         output = model(torch.zeros(7, 20))
@@ -90,18 +90,18 @@ class TestActivations:
         assert found["SquareBackward.extra"] == ("other", 840)
         assert output is not None
 
-    def test_saved_inputs(self):
+    def test_saved_inputs_are_named(self):
         since = Since()
         batch = torch.ones(7, requires_grad=False)
         weight = torch.ones(7, requires_grad=True)
         output = (batch * weight).sum()
         found = since(weight=weight)
-        where = "TestActivations.test_saved_inputs()"
+        where = "TestActivations.test_saved_inputs_are_named()"
         assert found[f"{where}: batch"].role == "input"
         assert found[f"{where}: batch"].held_by == "MulBackward0.self"
         assert output is not None
 
-    def test_checkpointed_values_are_told_and_not_computed(self):
+    def test_checkpointed_values_are_noted_not_recomputed(self):
         since = Since()
         model = Checkpointed()
         output = model(model.batch())
@@ -142,7 +142,7 @@ class TestActivations:
         output.sum().backward()
 
     @pytest.mark.parametrize("given", ["model", "compiled"])
-    def test_of_a_compiled_module(self, given):
+    def test_compiled_module_activations(self, given):
         # torch keeps empty tensors of its own from each compilation
         torch.compile(torch.sin, backend="aot_eager")(torch.zeros(1))
         since = Since()

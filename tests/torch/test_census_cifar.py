@@ -51,7 +51,7 @@ class Net(nn.Module):
 def counted(snapshot, known):
     """Return name to bytes of the rows that stand for a storage, those of before aside."""
     return {
-        each.name.removeprefix("test_the_article(): "): each.storage_nbytes
+        each.name.removeprefix("test_cifar_tables_of_the_article(): "): each.storage_nbytes
         for each in snapshot.tensors
         if each.alias_of is None and each.device == "cpu" and each.storage not in known
     }
@@ -62,7 +62,7 @@ def in_blocks(sizes):
     return f"{sum(-(-size // 512) * 512 for size in sizes) / 2**20:.2f}"
 
 
-def test_the_article():
+def test_cifar_tables_of_the_article():
     gc.collect()
     known = {each.storage for each in tensorlens.MemReporter().snapshot().tensors}
     net = Net()

@@ -106,7 +106,7 @@ def tensors_in(value):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_gradient_accumulation(kind):
+def test_exact_with_gradient_accumulation(kind):
     model = kind()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     reporter = tensorlens.MemReporter(model, optimizer)
@@ -122,7 +122,7 @@ def test_gradient_accumulation(kind):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_autocast(kind):
+def test_exact_under_autocast(kind):
     model = kind()
     optimizer = torch.optim.Adam(model.parameters())
     reporter = tensorlens.MemReporter(model, optimizer)
@@ -141,7 +141,7 @@ def test_autocast(kind):
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(kind, off):
+def test_exact_without_gradients(kind, off):
     model = kind()
     reporter = tensorlens.MemReporter(model)
     with off():
@@ -155,7 +155,7 @@ def test_without_gradients(kind, off):
     ("kind", "mode"),
     [*((kind, "grad") for kind in MODELS), (Transformer, "no_grad")],
 )
-def test_inside_forward(kind, mode):
+def test_exact_inside_forward(kind, mode):
     model = kind()
     reporter = tensorlens.MemReporter(model)
     seen = []

@@ -108,7 +108,7 @@ class Residual(torch.nn.Module):
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_what_is_kept_between_layers_is_of_one_of_them(frozen) -> None:
+def test_tensor_between_layers_belongs_to_one(frozen) -> None:
     net = Net()
     net.layers = torch.nn.ModuleList(Residual() for _ in range(3))
     net.layers.requires_grad_(not frozen)
@@ -144,7 +144,7 @@ class Cached(torch.nn.Module):
         return keys * self.scale + x * self.scale, keys
 
 
-def test_what_a_frozen_layer_made_is_no_input() -> None:
+def test_output_of_frozen_layer_is_no_input() -> None:
     net = Cached()
     reporter = tensorlens.MemReporter(net)
     batch = torch.randn(ROWS, SIZE)

@@ -63,7 +63,7 @@ def names(snapshot):
 
 
 class TestObjects:
-    def test_anything(self):
+    def test_object_that_answers_every_attribute(self):
         since = Since()
         thing = Anything()
         object.__setattr__(thing, "held", torch.zeros(3))
@@ -71,16 +71,16 @@ class TestObjects:
         assert [each.nbytes for each in since.records()] == [12]
         assert RAN == []
 
-    def test_a_metaclass(self):
+    def test_hostile_metaclass(self):
         kind = types.new_class("Odd", (), {"metaclass": Meta})
         thing = object.__new__(kind)
         held = [thing, torch.zeros(3)]
         snapshot = quiet_snapshot()
-        assert "TestObjects.test_a_metaclass(): held[1]" in names(snapshot)
+        assert "TestObjects.test_hostile_metaclass(): held[1]" in names(snapshot)
         assert len(held) == 2
 
     @pytest.mark.parametrize("base", [list, dict, tuple, set])
-    def test_containers(self, base):
+    def test_hostile_containers(self, base):
         more = {name: recorder(name) for name in ("items", "keys", "values", "get", "__iter__")}
         kind = type("Odd", (base,), {**HOSTILE, **more})
         since = Since()
@@ -109,7 +109,7 @@ class TestObjects:
         assert name == "table[<Key>]"
         assert RAN == []
 
-    def test_dead_proxies(self):
+    def test_dead_weak_proxies(self):
         class Target:
             pass
 
@@ -130,7 +130,7 @@ class TestObjects:
         del ends
         assert RAN == ["end"]
 
-    def test_what_is_among_the_modules(self, monkeypatch):
+    def test_hostile_entry_in_sys_modules(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "hostile_module", Anything())
         monkeypatch.setitem(sys.modules, "no_module", None)
         lazy = types.ModuleType("lazy_module")
@@ -195,7 +195,7 @@ class TestTensors:
         assert RAN == []
         del loud
 
-    def test_half_built(self):
+    def test_half_built_tensor_subclass(self):
         class Breaks(torch.Tensor):
             def __init__(self, *args):
                 HALVES.append(self)
@@ -208,7 +208,7 @@ class TestTensors:
         assert (record.name, record.nbytes) == (f"{__name__}.HALVES[0]", 12)
         HALVES.clear()
 
-    def test_with_no_tensor_inside(self):
+    def test_empty_tensor_subclass(self):
         class Empty(torch.Tensor):
             pass
 

@@ -57,7 +57,7 @@ def shown(records):
     ],
     ids=["coo", "csr", "csc", "bsr"],
 )
-def test_sparse(make, expected, layout):
+def test_sparse_tensor(make, expected, layout):
     since = Since()
     x = make()
     found = since()
@@ -80,7 +80,7 @@ def test_a_sparse_gradient():
     }
 
 
-def test_jagged():
+def test_jagged_tensor():
     parts = [torch.zeros(2), torch.zeros(3)]
     torch.nested.nested_tensor(parts, layout=torch.jagged)
     del parts
@@ -124,7 +124,7 @@ def test_views_of_complex_numbers_share_a_storage():
     ],
     ids=str,
 )
-def test_types(dtype, size):
+def test_tensor_dtypes(dtype, size):
     since = Since()
     x = torch.empty(5, dtype=dtype)
     (record,) = since().values()
@@ -134,12 +134,12 @@ def test_types(dtype, size):
 
 
 class TestViews:
-    def test_of_a_living_tensor(self):
+    def test_view_of_a_live_tensor(self):
         since = Since()
         base = torch.zeros(100)
         part = base[3:4]
         found = since()
-        where = "TestViews.test_of_a_living_tensor(): "
+        where = "TestViews.test_view_of_a_live_tensor(): "
         assert found[where + "base"].alias_of is None
         record = found[where + "part"]
         assert (record.nbytes, record.storage_nbytes, record.offset) == (4, 400, 3)
@@ -166,7 +166,7 @@ class TestViews:
         assert all("part" in name for name in counted), counted
         del part
 
-    def test_expanded(self):
+    def test_expanded_view(self):
         since = Since()
         wide = torch.zeros(2, 1).detach().expand(2, 1000).detach()
         assert shown(since()) == {"wide": (8000, 8)}
@@ -200,7 +200,7 @@ class TestStorages:
         assert shown(since()) == {"x": (0, 0)}
         assert since.grown() == 0
 
-    def test_made_larger(self):
+    def test_resized_storage(self):
         since = Since()
         x = torch.zeros(2)
         x.untyped_storage().resize_(800)
@@ -214,7 +214,7 @@ class TestStorages:
         assert 77 in [block.nbytes for block in since.last.ledger["cpu"].blocks]
         assert len(kept) == 77
 
-    def test_copies(self):
+    def test_copied_storage(self):
         since = Since()
         x = torch.zeros(4)
         y = copy.deepcopy(x)
@@ -233,7 +233,7 @@ class TestStorages:
 
 
 class TestMemoryOfOthers:
-    def test_numpy(self):
+    def test_numpy_memory(self):
         since = Since()
         x = torch.from_numpy(numpy.zeros(100))
         (record,) = since().values()
@@ -242,7 +242,7 @@ class TestMemoryOfOthers:
         assert since.grown() == 0
         del x
 
-    def test_shared(self):
+    def test_shared_memory(self):
         since = Since()
         x = torch.zeros(100).share_memory_()
         (record,) = since().values()
@@ -266,7 +266,7 @@ class TestMemoryOfOthers:
         assert record.note == "shared memory, not torch's allocator"
         assert received.sum() == 1000
 
-    def test_mapped(self, tmp_path):
+    def test_mapped_file(self, tmp_path):
         file = tmp_path / "weights.pt"
         torch.save({"a": torch.zeros(1000)}, file)
         since = Since()
@@ -284,7 +284,7 @@ def _send(queue, done):
     done.wait(60)
 
 
-def test_fake_tensors_are_left_out_and_said():
+def test_fake_tensors_are_left_out_with_a_note():
     from torch._subclasses import FakeTensorMode
 
     since = Since()
@@ -336,7 +336,7 @@ class Slotted(torch.Tensor):
 
 
 class TestSubclasses:
-    def test_plain(self):
+    def test_plain_subclass(self):
         since = Since()
         x = torch.Tensor._make_subclass(Named, torch.zeros(3).detach())
         found = {name: each for name, each in since().items() if each.alias_of is None}
@@ -362,7 +362,7 @@ class TestSubclasses:
         assert since.grown() == 12
         del x
 
-    def test_a_parameter(self):
+    def test_parameter_subclass(self):
         since = Since()
         model = nn.Module()
         model.weight = nn.Parameter(Pair(torch.zeros(3), torch.zeros(3)), requires_grad=False)
@@ -392,7 +392,7 @@ def let_go_of_all_but(nbytes):
 
 
 class TestDistributed:
-    def test_dtensor(self, mesh):
+    def test_dtensor_shards(self, mesh):
         from torch.distributed.tensor import Shard, distribute_tensor
 
         before = native.install()[0].allocated()
@@ -408,7 +408,7 @@ class TestDistributed:
         assert since.grown() == 128
         del x
 
-    def test_fully_sharded(self, mesh):
+    def test_fully_sharded_model(self, mesh):
         from torch.distributed.fsdp import fully_shard
 
         since = Since()

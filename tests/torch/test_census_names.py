@@ -59,7 +59,7 @@ def test_parameters_gradients_and_optimizer_state():
     assert since.grown() == 0
 
 
-def test_buffers():
+def test_buffer_names():
     since = Since()
     model = nn.Sequential(nn.BatchNorm1d(6))
     assert since.sizes(model) == {
@@ -156,7 +156,7 @@ def test_a_parameter_list():
     }
 
 
-def test_a_learning_rate_that_is_a_tensor():
+def test_tensor_learning_rate():
     since = Since()
     model = nn.Linear(3, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
@@ -281,26 +281,26 @@ class TestHolders:
         ours = torch.zeros(5)
         assert since.sizes(mine=ours) == {"mine": ("other", 20)}
 
-    def test_a_local(self):
+    def test_held_by_a_local(self):
         since = Since()
         history = [torch.zeros(3)]
-        where = "TestHolders.test_a_local()"
+        where = "TestHolders.test_held_by_a_local()"
         assert since.sizes() == {f"{where}: history[0]": ("other", 12)}
         inputs = history.pop()
         assert since.sizes() == {f"{where}: inputs": ("other", 12)}
         del inputs
         assert since.sizes() == {}
 
-    def test_a_global(self):
+    def test_held_by_a_global(self):
         since = Since()
         EVER.append(torch.zeros(9))
         assert since.sizes() == {f"{__name__}.EVER[0]": ("other", 36)}
 
-    def test_an_attribute(self):
+    def test_held_by_an_attribute(self):
         since = Since()
         holder = Holder()
         holder.best = torch.zeros(3)
-        where = "TestHolders.test_an_attribute()"
+        where = "TestHolders.test_held_by_an_attribute()"
         assert since.sizes() == {f"{where}: holder.best": ("other", 12)}
         del holder.best
         assert since.sizes() == {}
@@ -313,7 +313,7 @@ class TestHolders:
         finally:
             del Holder.shared
 
-    def test_a_closure(self):
+    def test_held_by_a_closure(self):
         since = Since()
 
         def make():
@@ -326,7 +326,7 @@ class TestHolders:
         del function
         assert since.sizes() == {}
 
-    def test_a_generator(self):
+    def test_held_by_a_generator(self):
         since = Since()
 
         def batches():
@@ -343,7 +343,7 @@ class TestHolders:
 
 
 class TestModels:
-    def test_several(self):
+    def test_several_models(self):
         since = Since()
         one, other = Mlp(), Mlp()
         both = {**parameters("Mlp."), **parameters("Mlp#2.")}
@@ -353,7 +353,7 @@ class TestModels:
         mapped = since.sizes({"gen": one, "disc": other})
         assert mapped == {**parameters("gen."), **parameters("disc.")}
 
-    def test_by_keyword(self):
+    def test_models_by_keyword(self):
         since = Since()
         model = Mlp()
         assert since.sizes(model=model) == parameters()
@@ -368,16 +368,16 @@ class TestModels:
         del net
         assert since.sizes() == parameters(f"{where}holder.net.")
 
-    def test_what_a_module_found_holds(self):
+    def test_tensors_of_a_found_module(self):
         since = Since()
         net = nn.Sequential(nn.Identity())
         net.plain, net[0].inner = torch.zeros(3), torch.zeros(4)
         assert since.sizes() == {
-            "TestModels.test_what_a_module_found_holds(): net.plain": ("other", 12),
+            "TestModels.test_tensors_of_a_found_module(): net.plain": ("other", 12),
             "Sequential.0.inner": ("other", 16),
         }
 
-    def test_one_inside_itself(self):
+    def test_model_inside_itself(self):
         since = Since()
         model = nn.Linear(3, 2)
         model.inner = nn.Linear(2, 1, bias=False)

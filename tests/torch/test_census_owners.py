@@ -76,7 +76,7 @@ class TestOrder:
             gc.collect(generation)
         assert all((first, second, third))
 
-    def test_those_given_come_first(self):
+    def test_given_owners_come_first(self):
         since = Since()
         gc.disable()
         one, other = nn.Linear(5, 1, bias=False), nn.Linear(4, 1, bias=False)
@@ -103,7 +103,7 @@ class TestOrder:
             assert since.sizes() == {f"{where}one.weight": ("parameter", 20)}
             gc.collect()
 
-    def test_what_goes_is_forgotten(self):
+    def test_dead_owners_are_forgotten(self):
         seen, items = FirstSeenOrder(), [Holder() for _ in range(3)]
         assert seen.ordered(items) == items
         assert seen.ordered(items[::-1]) == items
@@ -132,11 +132,11 @@ class TestOrder:
 
 
 class TestStateFollowsItsParameter:
-    def test_of_models_found(self):
+    def test_state_of_found_models(self):
         since = Since()
         a, b = nn.Linear(5, 5), nn.Linear(5, 6)
         ours = stepped(sgd, a, b)
-        where = "TestStateFollowsItsParameter.test_of_models_found(): "
+        where = "TestStateFollowsItsParameter.test_state_of_found_models(): "
         for given in ([], [ours]):
             assert since.sizes(*given) == {
                 f"{where}a.weight": ("parameter", 100),
@@ -149,10 +149,10 @@ class TestStateFollowsItsParameter:
                 "SGD.b.bias.momentum_buffer": ("optimizer", 24),
             }
 
-    def test_of_an_object_that_has_both(self):
+    def test_state_of_a_trainer_object(self):
         since = Since()
         trainer = Trainer()
-        where = "TestStateFollowsItsParameter.test_of_an_object_that_has_both(): trainer.net"
+        where = "TestStateFollowsItsParameter.test_state_of_a_trainer_object(): trainer.net"
         for given in ([], [trainer.opt]):
             assert since.sizes(*given) == {
                 f"{where}.weight": ("parameter", 24),
@@ -171,7 +171,7 @@ class TestStateFollowsItsParameter:
             "opt.Trainer.net.bias.momentum_buffer": 8,
         }
 
-    def test_of_a_global_of_a_closure_and_of_a_generator(self):
+    def test_state_in_global_closure_and_generator(self):
         since = Since()
         gc.disable()
         HELD.append(nn.Linear(5, 1, bias=False))
@@ -194,14 +194,14 @@ class TestStateFollowsItsParameter:
         }
         assert len(ours) == 3
 
-    def test_state_that_is_not_plain(self):
+    def test_nested_optimizer_state(self):
         since = Since()
         net = nn.Linear(3, 2, bias=False)
         ours = torch.optim.SGD(net.parameters(), lr=0.1)
         ours.state[net.weight] = {"old": [torch.zeros(5)]}
         assert states(since.sizes()) == {"SGD.net.weight.old[0]": 20}
 
-    def test_of_a_tuple_of_both(self):
+    def test_state_in_a_tuple_of_model_and_optimizer(self):
         since = Since()
         both = [nn.Linear(3, 2, bias=False)]
         both.append(stepped(sgd, both[0]))
@@ -280,7 +280,7 @@ def test_a_variable_of_the_program_comes_before_the_class(library):
     assert found == {f"{where}: net.fc.weight"}
 
 
-def test_two_models_of_one_class_keep_what_tells_them_apart(library):
+def test_two_models_of_one_class_have_distinct_names(library):
     one, other = library["Engine"](Net()), library["Engine"](Net())
     found = names_of_net()
     assert len(found) == 2 and "Net.fc.weight" not in found

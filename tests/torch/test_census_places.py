@@ -89,14 +89,14 @@ class TestPlaces:
             assert since(model) == {}
         assert fake.shape == (5,)
 
-    def test_in_inference_mode(self):
+    def test_birth_in_inference_mode(self):
         since = Since()
         with torch.inference_mode():
             x = torch.zeros(3)
             assert [each.nbytes for each in since.records()] == [12]
         del x
 
-    def test_in_hooks_and_backward(self):
+    def test_birth_in_hooks_and_backward(self):
         class Look(torch.autograd.Function):
             @staticmethod
             def forward(ctx, x):
@@ -116,7 +116,7 @@ class TestPlaces:
         model.fc2(hidden).sum().backward()
         assert len(seen) == 3
 
-    def test_in_compiled_code(self):
+    def test_birth_in_compiled_code(self):
         seen = []
         model = Mlp()
         reporter = tensorlens.MemReporter(model)
@@ -169,7 +169,7 @@ class TestPlaces:
         assert errors == []
         assert taken == [0] * 8
 
-    def test_in_a_callback_of_the_collector(self):
+    def test_birth_in_a_collector_callback(self):
         model = Mlp()
         reporter = tensorlens.MemReporter(model)
         seen = []

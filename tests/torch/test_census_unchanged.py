@@ -54,7 +54,7 @@ def look(reporter):
         reporter.report()
 
 
-def test_reference_counts(silent):
+def test_reference_counts_are_unchanged(silent):
     model, kept = Mlp(), [torch.zeros(3), torch.zeros(4)]
     adam = torch.optim.Adam(model.parameters())
     loss = model(model.batch()).sum()

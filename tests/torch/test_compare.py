@@ -89,7 +89,7 @@ def warm_processes(monkeypatch):
     monkeypatch.setattr(processes, "interpreter", warm.python)
 
 
-def test_what_gradients_that_are_kept_take(measured):
+def test_kept_gradients_take_their_bytes(measured):
     assert measured["kept"].peak_allocated - measured["baseline"].peak_allocated == P
 
 
@@ -100,7 +100,7 @@ def test_the_state_of_adam(measured):
         assert measured[name].peak_allocated - measured["baseline"].peak_allocated == state
 
 
-def test_what_a_checkpoint_of_each_block_saves(measured):
+def test_checkpoint_saving_by_hand(measured):
     # kept are the outputs of all blocks but one, as inputs of the next, and those of one block
     # that are made again
     saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
@@ -108,7 +108,7 @@ def test_what_a_checkpoint_of_each_block_saves(measured):
     assert f"{programs.BLOCKS} blocks (Sequential)" in measured["checkpoint"].notes[0]
 
 
-def test_what_bf16_saves(measured):
+def test_bf16_saving_by_hand(measured):
     # without: N outputs, and the last product beside them; with: N halves, and their last in
     # single precision for the sum, the cast weights, and the cast data
     saved = (N + 1) * A - (N * A / 2 + A) - P / 2 - A / 2
@@ -129,7 +129,7 @@ def line_of(text):
     return next(number for number, line in enumerate(source, 1) if text in line)
 
 
-def test_what_has_most_of_a_measured_peak(measured):
+def test_measured_peak_names_its_largest_line(measured):
     outcome = measured["baseline"]
     peak, line, tensor = (outcome.at_peak[name] for name in ("peak", "line", "tensor"))
     place = f"compare_programs.py:{line_of('torch.tanh')}"
@@ -187,7 +187,7 @@ def test_a_step_more_is_recorded_after_the_steps_not_after_those_of_the_setup():
     assert f"test_compare.py:{peak}" in found["a"].at_peak["line"]
 
 
-def test_losses(measured):
+def test_losses_of_options_are_compared(measured):
     verdicts = {name: measured.loss_check(name).verdict for name in SAVING}
     assert verdicts == {
         "baseline": "same",
@@ -221,7 +221,7 @@ def test_predicted_savings_are_the_measured_ones(model, option):
     assert predicted_of(model).saved(option) == pytest.approx(saved, rel=0.05)
 
 
-def test_what_options_did_is_told_of_estimates_too():
+def test_option_effects_are_noted_in_estimates():
     for found in (measured_of("mlp"), predicted_of("mlp")):
         assert found["checkpoint"].notes == (f"checkpoint: {programs.BLOCKS} blocks (Sequential)",)
 
@@ -287,7 +287,7 @@ def give_nothing(make_step):
     return quiet
 
 
-def test_what_cannot_work_or_fails_is_a_row():
+def test_impossible_and_failed_options_are_rows():
     options = {
         "baseline": {},
         "swap": {"offload": True},
@@ -345,7 +345,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["measured", "estimated"])
-def test_what_hangs_is_ended(place, how):
+def test_hanging_trial_is_ended(place, how):
     only = {"hang": hang}
     given = {"how": how, "device": "cpu", "batch": 8, "repeats": 1, "warmup": 0, "steps": 1}
     found = tensorlens.compare(programs.make_step, only, timeout=7, **given)
@@ -421,7 +421,7 @@ class Elsewhere(Executor):
         return future
 
 
-def test_an_executor_runs_it():
+def test_compare_with_an_executor():
     found = tensorlens.compare(
         "compare_programs:make_step",
         {"baseline": {}, "adam": {"optimizer": "adam"}},

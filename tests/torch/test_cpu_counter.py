@@ -83,7 +83,7 @@ def test_a_read_gives_three_ints(meter):
     assert all(type(figure) is int for figure in figures)
 
 
-def test_resident_set_is_what_the_system_says(meter):
+def test_resident_set_equals_statm(meter):
     statm = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
     assert abs(meter.read()[2] - statm) < 8 << 20
 
@@ -121,7 +121,7 @@ def test_views_are_free(meter):
     assert meter.net == -4000
 
 
-def test_in_place_operations_are_free(meter):
+def test_in_place_operations_allocate_nothing(meter):
     left, right = torch.ones(1000), torch.ones(1000)
     meter.start()
     left.add_(right).mul_(right).neg_()
@@ -276,7 +276,7 @@ def test_an_impossible_allocation_counts_nothing(meter, count):
     assert len(meter.allocator.living().address) == blocks
 
 
-def test_many_blocks(meter):
+def test_counter_of_many_blocks(meter):
     blocks = len(meter.allocator.living().address)
     base = torch.empty(1, dtype=torch.uint8)
     tensors = [torch.empty_like(base) for _ in range(200_000)]
@@ -386,7 +386,7 @@ one.grad = None
     assert run(code) == ["32"]
 
 
-def test_what_has_no_memory_of_the_allocator_is_not_adopted(meter):
+def test_foreign_memory_is_not_adopted(meter):
     code = """
 import numpy, torch
 from torch._subclasses import FakeTensorMode
@@ -525,7 +525,7 @@ def _in_child(meter):
         return 2
 
 
-def test_loader_workers(meter):
+def test_counter_in_loader_workers(meter):
     data = TensorDataset(torch.arange(64.0).view(64, 1))
     meter.start()
     loader = DataLoader(data, batch_size=16, num_workers=1, multiprocessing_context="fork")
@@ -623,7 +623,7 @@ class TestCompiledBy:
         for item in (_plain, layer, layer.forward, decorated, torch.optim.Adam.step, len, 3, None):
             assert self.compiled_by(item) is None
 
-    def test_torch_compile(self):
+    def test_counter_under_torch_compile(self):
         class Net(torch.nn.Module):
             @torch.compile
             def forward(self, x):

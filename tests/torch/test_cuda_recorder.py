@@ -123,13 +123,13 @@ def test_a_history_becomes_a_log(monkeypatch, options):
     assert history.calls[0][1]["max_entries"] == 1000
 
 
-def test_a_history_of_the_program_goes_on(monkeypatch, options):
+def test_memory_history_of_the_program_goes_on(monkeypatch, options):
     history = History(monkeypatch, recording=True)
     recorders.CudaRecorder(options).read(True)
     assert history.calls == [] and history.recording
 
 
-def test_where_cuda_is_not_used_nothing_is_initialised(monkeypatch, options):
+def test_unused_cuda_is_not_initialised(monkeypatch, options):
     history = History(monkeypatch, initialized=False)
     recorder = recorders.CudaRecorder(options)
     assert history.calls == [] and recorder.read(True) is None
@@ -199,7 +199,7 @@ def test_overlapping_recordings_leave_the_compiler_as_it_was(history, options):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_what_is_compiled_has_no_hooks_of_ours(history, options, before):
+def test_compiled_modules_get_no_hooks(history, options, before):
     layer = torch.nn.Linear(2, 2)
     if before:
         torch.compile(layer, backend="eager")
@@ -232,7 +232,7 @@ def test_a_mark_is_placed_by_its_time(monkeypatch, options):
     assert [mark.row for mark in log.marks] == [rows[1]]
 
 
-def test_of_overlapping_recordings_the_last_ends_the_history(monkeypatch, options):
+def test_last_overlapping_recording_ends_the_history(monkeypatch, options):
     history = History(monkeypatch)
     first, second = recorders.CudaRecorder(options), recorders.CudaRecorder(options)
     first.read(True)
@@ -243,7 +243,7 @@ def test_of_overlapping_recordings_the_last_ends_the_history(monkeypatch, option
     assert [enabled for enabled, _ in history.calls] == ["all", None]
 
 
-def test_what_the_program_turned_off_goes_on_for_the_next_recording(monkeypatch, options):
+def test_history_stopped_by_the_program_restarts(monkeypatch, options):
     history = History(monkeypatch)
     first = recorders.CudaRecorder(options)
     history.recording = False
@@ -282,7 +282,7 @@ def test_cuda_is_recorded_where_the_number_of_devices_is_not_known(
     assert [*recorders.start(options)] == names
 
 
-def test_events_of_cuda_that_cannot_be_read_take_none_of_the_host_with_them(monkeypatch, options):
+def test_unreadable_cuda_events_leave_host_events(monkeypatch, options):
     history = History(monkeypatch)
     monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda())
     monkeypatch.setattr(recorders, "host_recorder", HostStandIn)

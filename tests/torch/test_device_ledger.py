@@ -362,7 +362,7 @@ def test_an_unnamed_block_is_born_at_the_innermost_frame_of_the_users():
 
 
 @pytest.mark.parametrize("typed", ["<stdin>", "<ipython-input-3-aa>", "/tmp/ipykernel_1/2.py"])
-def test_what_is_typed_is_the_users(typed):
+def test_typed_code_is_user_code(typed):
     torch_ = cuda([segment(BASE, (USED, 512, {"frames": [frame(typed, 1, "<module>")]}))])
     (block,) = ledgers(torch_)["cuda:0"].blocks
     assert block.born == SourceLine(typed, 1, "<module>")
@@ -478,7 +478,7 @@ def test_cuda_malloc_async_is_counted_by_its_pool():
     assert "allocator does not tell its blocks" in ledger.explanations["unnamed"]
 
 
-def test_statistics_that_tell_less_than_the_tensors_have():
+def test_statistics_below_the_named_bytes():
     torch_ = cuda(backend="cudaMallocAsync", stats=(4000, 2 * MIB))
     ledger = ledgers(torch_, ("cuda:0", BASE, 4001))["cuda:0"]
     check(ledger)

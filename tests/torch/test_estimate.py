@@ -58,7 +58,7 @@ def test_an_adam_step(adam):
     assert first.allocated == second.allocated == 4 * WEIGHTS + scratch
 
 
-def test_what_the_peak_is(adam):
+def test_peak_by_role_by_hand(adam):
     roles = adam.by_role
     assert sum(roles.values()) == adam.peak_allocated
     assert roles["parameter"] == roles["gradient"] == WEIGHTS
@@ -108,7 +108,7 @@ def test_weights_of_a_model_that_never_trains_are_parameters():
     assert estimate.by_role["parameter"] == 1024 * 1024 * 4
 
 
-def test_inputs_are_told():
+def test_inputs_of_the_estimate():
     estimate = tensorlens.estimate(make, arguments={"batch": 4096, "optimizer": "SGD"})
     inputs = [label for label in estimate.recording.log.labels if label.role == "input"]
     found = {(label.name, label.dtype, label.shape) for label in inputs}
@@ -118,7 +118,7 @@ def test_inputs_are_told():
     assert estimate.by_role["input"] >= 4096 * 1000 * 4
 
 
-def test_host_memory():
+def test_estimate_of_host_memory():
     def make_on_host():
         net = torch.nn.Linear(100, 7)
 
@@ -134,7 +134,7 @@ def test_host_memory():
     assert estimate.peak_reserved == estimate.peak_allocated
 
 
-def test_what_names_no_device_runs_on_the_card():
+def test_default_device_is_the_card():
     def make_anywhere():
         net = torch.nn.Linear(256, 64, bias=False)
         return lambda: net(torch.ones(2, 256)).sum().backward()
@@ -202,7 +202,7 @@ def test_a_script_ends_with_its_last_step(train):
     assert estimate.steps[-1].allocated == 3 * weight + 2 * 8_519_680
 
 
-def test_a_function_that_is_the_whole_program():
+def test_whole_program_function():
     def whole():
         step = make(optimizer="SGD")
         for _ in range(100):
@@ -221,12 +221,12 @@ def test_a_function_that_is_the_whole_program():
         ("math:no_such_function", "no 'no_such_function'"),
     ],
 )
-def test_what_is_no_program(given, says):
+def test_wrong_targets_are_refused(given, says):
     with pytest.raises(tensorlens.TensorlensError, match=says):
         tensorlens.estimate(given)
 
 
-def test_what_is_no_question():
+def test_wrong_options_are_refused():
     for options in (
         {"device": "tpu"},
         {"steps": 0},
@@ -247,7 +247,7 @@ def test_what_is_no_question():
             tensorlens.max_batch(make, "24 GiB", lowest=lowest)
 
 
-def test_a_program_that_fails_says_where():
+def test_failing_program_names_its_line():
     def make_wrong():
         def step():
             raise ValueError("this is wrong")
@@ -338,7 +338,7 @@ def test_a_program_that_writes_much():
     assert tensorlens.estimate(make_loud).steps[0].allocated == WEIGHTS
 
 
-def test_where_the_card_cannot_be_put_on_stage(monkeypatch, tmp_path):
+def test_missing_fake_device_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "interpreter", warm.python)
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -358,7 +358,7 @@ def test_sparse_gradients_are_their_parts():
     assert step.allocated == 2_560_000 + 4096 + 512 * 8 + 512 * 64 * 4
 
 
-def test_a_function_finds_the_arguments_that_are_given_to_it():
+def test_program_arguments_reach_the_function():
     def make_parsed():
         import argparse
 
@@ -396,7 +396,7 @@ def test_a_program_that_catches_everything():
     assert any("ended after 2 steps" in each.text for each in estimate.warnings)
 
 
-def test_what_is_kept_from_step_to_step():
+def test_growth_over_steps():
     def make_growing():
         kept = []
         return lambda: kept.append(torch.zeros(1 << 20, device="cuda"))
@@ -516,7 +516,7 @@ def test_a_program_treats_its_streams_and_cuda_as_it_may(tmp_path):
     assert any("CUDA graph was not captured" in str(each) for each in found.warnings)
 
 
-def test_what_a_failed_program_wrote_is_told(tmp_path):
+def test_output_of_a_failed_program_is_shown(tmp_path):
     program = tmp_path / "failing.py"
     program.write_text("def make_step():\n    print('almost')\n    raise ValueError(1)\n")
     with pytest.raises(ProgramFailed) as raised:
@@ -591,7 +591,7 @@ def test_a_batch_that_surely_does_not_fit_needs_more_than_there_is():
     assert found.estimate.largest.next_needed == found.estimate.needed.high > found.capacity
 
 
-def test_what_no_call_runs_is_refused():
+def test_async_step_is_refused():
     async def step():
         pass
 

@@ -43,7 +43,7 @@ def compared(name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_is_left_at_each_step_s_end_is_exact(name):
+def test_bytes_after_each_step_are_exact(name):
     comparison = compared(name)
     assert len(comparison.estimated.ends) == accuracy_cpu.STEPS + 1
     assert comparison.estimated.ends == comparison.measured.ends
@@ -68,7 +68,7 @@ def test_every_request_but_of_numbers_is_estimated_in_its_order(name):
 
 
 @pytest.mark.parametrize("name", ["gpt", "small_resnet"])
-def test_what_products_in_bf16_and_convolutions_take_for_themselves_is_in_the_peak(name):
+def test_bf16_and_convolution_scratch_is_in_the_peak(name):
     comparison = compared(name)
     for estimated, measured in zip(
         comparison.estimated.peaks, comparison.measured.peaks, strict=True
@@ -76,7 +76,7 @@ def test_what_products_in_bf16_and_convolutions_take_for_themselves_is_in_the_pe
         assert 0 <= measured - estimated <= NUMBERS_AT_ONCE
 
 
-def test_what_recurrent_layers_keep_and_take_is_in_the_peak():
+def test_recurrent_scratch_is_in_the_peak():
     comparison = compared("lstm")
     # of the first step the peak is another one: the optimizer has no state yet
     for estimated, measured in zip(
@@ -246,7 +246,7 @@ ACCUMULATING = (
 
 
 @pytest.mark.parametrize("program", ACCUMULATING)
-def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
+def test_unshared_gradients_accumulate_in_place(program):
     comparison = compared(program)
     pairs = zip(comparison.estimated.requests, comparison.measured.requests, strict=True)
     for estimated, measured in pairs:
@@ -261,7 +261,7 @@ def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
         assert 0 <= measured_peak - estimated_peak <= sum(NUMBER)
 
 
-def test_what_ran_before_changes_nothing():
+def test_estimate_is_independent_of_earlier_ones():
     with Runner() as runner:
         first, _, again = (
             api.request(named, device="cpu", arguments={"name": name}).ask(runner)

@@ -42,7 +42,7 @@ def kept_graph():
     return step
 
 
-def test_gradients_that_nobody_keeps_go_before_the_next_line():
+def test_unreferenced_gradients_are_freed_before_the_next_line():
     estimate = tensorlens.estimate(kept_graph, card="a100", steps=8)
     # weight, its double, the result and its gradient, of 4 MiB each; then 12 MiB more, when the
     # gradient of the weight is gone

@@ -88,14 +88,14 @@ def wait_for(process, text):
 
 
 class TestEndings:
-    def test_normal(self, run):
+    def test_report_at_normal_end(self, run):
         status, out, err = run("work(); work(); print('done')", interpreter=PLAIN)
         assert (status, err) == (0, "")
         assert out.startswith("done\nMemory per line")
         assert tables(out) == 1
         assert "2 calls" in out
 
-    def test_sys_exit(self, run):
+    def test_report_after_sys_exit(self, run):
         status, out, err = run("work(); sys.exit(3)")
         assert (status, err) == (3, "")
         assert tables(out) == 1
@@ -129,7 +129,7 @@ class TestEndings:
         assert "4.00 PiB" in out or "4503599627370496" in out
         assert err.count("Traceback") == 1
 
-    def test_ctrl_c(self, start):
+    def test_report_after_ctrl_c(self, start):
         process = start("work(); print('ready', flush=True); time.sleep(60)")
         wait_for(process, "ready")
         process.send_signal(signal.SIGINT)
@@ -155,7 +155,7 @@ class TestEndings:
         assert "raised KeyboardInterrupt" in out
         assert process.returncode == -signal.SIGINT
 
-    def test_sigterm(self, start):
+    def test_report_after_sigterm(self, start):
         process = start("work(); print('ready', flush=True); time.sleep(60)")
         wait_for(process, "ready")
         process.terminate()
@@ -211,13 +211,13 @@ class TestEndings:
 
 
 class TestWhatIsReported:
-    def test_never_called(self, run_warm):
+    def test_function_never_called(self, run_warm):
         status, out, err = run_warm("pass")
         assert (status, err) == (0, "")
         (line,) = (line for line in out.splitlines() if line.startswith("work"))
         assert line.endswith("never called")
 
-    def test_what_was_cleared_is_left_out(self, run_warm):
+    def test_cleared_functions_are_left_out(self, run_warm):
         status, out, err = run_warm(
             """
             @tensorlens.profile
@@ -237,7 +237,7 @@ class TestWhatIsReported:
         assert out.splitlines()[0] == str([cleared, cleared, "never called"])
         assert (tables(out), tables(out, "later"), tables(out, "unused")) == (0, 0, 1)
 
-    def test_what_runs_again_is_reported(self, run_warm):
+    def test_function_run_after_clear_is_reported(self, run_warm):
         status, out, err = run_warm(
             """
             work(), work()
@@ -367,7 +367,7 @@ class TestProcesses:
         assert "1 call" in second
 
     @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-    def test_workers(self, run, method):
+    def test_reports_of_workers(self, run, method):
         status, out, err = run(
             f"""
             import multiprocessing
@@ -386,7 +386,7 @@ class TestProcesses:
         assert "1 call" in worker
         assert "never called" in main
 
-    def test_a_pool(self, run_warm):
+    def test_reports_of_a_pool(self, run_warm):
         status, out, err = run_warm(
             """
             import multiprocessing
@@ -504,7 +504,7 @@ class TestNowhereToPrint:
         assert tables(out) == 1
 
 
-def test_under_pytest(tmp_path):
+def test_exit_report_under_pytest(tmp_path):
     (tmp_path / "test_it.py").write_text(HEAD + "def test_work():\n    assert work() == 1000\n")
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],

@@ -23,7 +23,7 @@ def values():
     return torch.randn(5, 7)
 
 
-def test_a_number_is_finite_and_said(stage):
+def test_assumed_number_is_finite_and_noted(stage):
     loss = values().sum()
     for number in (loss.item(), float(loss), loss.tolist(), float(f"{loss:.4f}")):
         assert math.isfinite(number)
@@ -47,7 +47,7 @@ def test_numbers_of_the_program_keep_their_values(stage):
     assert stage.said == []
 
 
-def test_what_is_written_over_a_known_value_makes_it_unknown(stage):
+def test_unknown_write_makes_a_value_unknown(stage):
     total = torch.zeros(())
     view = total.view(1)
     total += values().sum()
@@ -64,7 +64,7 @@ def test_real_tensors_keep_their_values():
         assert stage.said == []
 
 
-def test_nothing_is_infinite_or_not_a_number(stage):
+def test_assumed_values_are_finite(stage):
     x = values()
     norm = x.norm()
     assert not torch.isnan(x).any()
@@ -78,7 +78,7 @@ def test_nothing_is_infinite_or_not_a_number(stage):
     nn.utils.clip_grad_norm_([weights], 1.0, error_if_nonfinite=True)
 
 
-def test_comparisons_hold(stage):
+def test_comparisons_of_known_values(stage):
     x = values()
     assert (x > 0).any()
     assert (x > 0).all()
@@ -157,7 +157,7 @@ def test_numbers_that_are_drawn_in_place_are_within_their_bounds(stage):
     assert nn.functional.one_hot(numbers.random_(2)).shape == (1000, 2)
 
 
-def test_what_was_in_memory_is_not_known(stage):
+def test_uninitialised_memory_is_unknown(stage):
     known = torch.tensor([4, 2])
     for make in (torch.empty_like, lambda like: like.new_empty(2)):
         stage.said.clear()
@@ -198,7 +198,7 @@ def test_selected_values_are_known_where_mask_and_tensor_are(stage):
     assert stage.said == []
 
 
-def test_values_selected_by_an_assumed_mask_are_said(stage):
+def test_assumed_mask_selection_is_noted(stage):
     mask = values()[:, 0] > 0
     assert torch.arange(5)[mask].tolist() == [0, 1, 2, 3, 4]
     assert any("selection by a mask" in each for each in stage.said)
@@ -406,7 +406,7 @@ def test_a_file_that_is_not_opened_is_as_before(tmp_path):
     assert path.read_bytes() == b"before"
 
 
-def test_a_state_in_memory_is_not_taken_for_one_that_is_gone():
+def test_state_dict_in_memory_is_loaded():
     real = io.BytesIO()
     torch.save(torch.zeros(5), real)
     with staged():

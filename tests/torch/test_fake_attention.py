@@ -109,7 +109,7 @@ def test_masks_are_for_others_than_flash():
 
 
 @pytest.mark.usefixtures("fake_tensors")
-def test_what_the_program_switches_off_is_off():
+def test_disabled_attention_backends_are_not_used():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.MATH):

@@ -38,7 +38,7 @@ def asked(kernels, func, make):
         return sum(each.nbytes for each in kernels(func, make(), {}, None, 0))
 
 
-def test_a_convolution(kernels):
+def test_convolution_scratch(kernels):
     images, weights = torch.rand(4, 8, 32, 32), torch.rand(24, 8, 3, 3)
     with torch.no_grad():
         truth = taken_by(lambda: F.conv2d(images, weights, padding=1))
@@ -46,7 +46,7 @@ def test_a_convolution(kernels):
     assert found == truth > 0
 
 
-def test_what_a_large_convolution_takes_follows_from_smaller_ones(kernels, monkeypatch):
+def test_large_convolution_scratch_is_extrapolated(kernels, monkeypatch):
     whole = asked(kernels, aten.convolution.default, lambda: convolution(32))
     one_image = 32 * 32 * 24 * 8 * 9
     monkeypatch.setattr(cpu_scratch, "MAX_PRODUCTS", 8 * one_image)
@@ -78,7 +78,7 @@ def test_a_product_in_single_precision_takes_nothing(kernels):
     assert asked(kernels, aten.mm.default, product(torch.bfloat16)) == truth
 
 
-def test_the_program_s_autocast_does_not_reach_it(kernels):
+def test_autocast_does_not_change_scratch(kernels):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = asked(kernels, aten.convolution.default, lambda: convolution(4))
     assert found == asked(
@@ -88,7 +88,7 @@ def test_the_program_s_autocast_does_not_reach_it(kernels):
     )
 
 
-def test_what_is_too_large_or_cannot_run_is_not_known(kernels, monkeypatch):
+def test_unmeasurable_scratch_is_unknown(kernels, monkeypatch):
     monkeypatch.setattr(cpu_scratch, "MAX_BYTES", 1 << 10)
     assert asked(kernels, aten.convolution.default, lambda: convolution(4)) == 0
     mismatched = (torch.empty(2, 3, dtype=torch.bfloat16), torch.empty(5, 7, dtype=torch.bfloat16))
@@ -111,7 +111,7 @@ def rnn_layer(steps, batch_first=False):
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_what_a_recurrent_layer_keeps_for_backward_and_takes_for_itself(kernels, batch_first):
+def test_recurrent_workspace_and_scratch(kernels, batch_first):
     real = torch.ops.aten.mkldnn_rnn_layer.default
     args = [
         torch.zeros_like(each) if isinstance(each, torch.Tensor) else each
@@ -130,7 +130,7 @@ def test_what_a_recurrent_layer_keeps_for_backward_and_takes_for_itself(kernels,
     assert own.nbytes == peak - sum(each.untyped_storage().nbytes() for each in made)
 
 
-def test_a_sequence_that_is_too_long_to_be_run_is_told_by_two_shorter_ones(kernels, monkeypatch):
+def test_long_sequence_scratch_is_extrapolated(kernels, monkeypatch):
     def kept(steps):
         with FakeTensorMode():
             return aten.mkldnn_rnn_layer.default(*rnn_layer(steps))[-1].nbytes

@@ -114,7 +114,7 @@ def found():
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_program(found, name):
+def test_programs_on_the_fake_device(found, name):
     if name in ("gpt2", "llama") and importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
     assert found[name] == {"found": EXPECTED[name]}, found[name].get("failed")
@@ -152,7 +152,7 @@ def test_not_ready_without_a_compiler(tmp_path):
     assert "cannot run no-such-compiler" in done.stderr
 
 
-def test_the_process_ends_as_any_other():
+def test_process_with_fake_device_exits_normally():
     program = (
         "from tensorlens.planning.torch import prepare; prepare()\n"
         "import torch\n"

@@ -35,7 +35,7 @@ def learn(net):
     net(torch.ones(2, 512)).sum().backward()
 
 
-def test_the_program_meets_the_others(stage):
+def test_fake_world_size(stage):
     assert dist.get_world_size() == WORLD
     assert dist.get_rank() == int(os.environ["RANK"]) == int(os.environ["LOCAL_RANK"]) == 0
     assert "rank 0 of 4" in stage.said[0]
@@ -137,7 +137,7 @@ def test_unused_parameters_and_no_sync(stage):
     assert net.unused.weight.grad is None
 
 
-def test_hook_of_communication_is_said(stage):
+def test_communication_hook_is_noted(stage):
     DistributedDataParallel(network()).register_comm_hook(None, lambda state, bucket: None)
     assert stage.said[-1].startswith("a communication hook of DistributedDataParallel was not run")
 
@@ -153,7 +153,7 @@ def shard(net, mesh, **options):
     return fsdp.fully_shard(net, mesh=mesh, **options)
 
 
-def test_fully_sharded(stage, mesh):
+def test_fully_sharded_estimate(stage, mesh):
     before = stage.allocated()
     net = network()
     for layer in net:
@@ -199,7 +199,7 @@ def test_fully_sharded_in_forward(stage, mesh, reduced, held):
     assert found == [held]
 
 
-def test_tensor_parallel(stage, mesh):
+def test_tensor_parallel_estimate(stage, mesh):
     parallel = pytest.importorskip("torch.distributed.tensor.parallel")
     before = stage.allocated()
     net = nn.Sequential(
@@ -227,7 +227,7 @@ def test_random_values_of_sharded_tensors(stage, mesh):
     learn(net)
 
 
-def test_what_would_be_compiled_runs_as_it_is_written():
+def test_compiled_models_run_eagerly():
     with staged() as stage:
         net = torch.compile(nn.Linear(3, 4), mode="max-autotune")
         net(torch.ones(2, 3)).sum().backward()

@@ -33,7 +33,7 @@ def stage():
         yield stage
 
 
-def test_workers_and_pinned_memory_are_left_out_and_said(stage):
+def test_workers_and_pinned_memory_are_noted(stage):
     loader = DataLoader(
         Counted(),
         4,
@@ -64,7 +64,7 @@ def test_a_data_set_is_not_read_beyond_what_is_asked_for(stage):
     assert data.reads == 12
 
 
-def test_samplers(stage):
+def test_samplers_in_an_estimate(stage):
     data = TensorDataset(torch.zeros(10, 2), torch.arange(10))
     one = DataLoader(data, 4, sampler=WeightedRandomSampler([1.0] * 10, 8))
     assert [y.shape for _, y in one] == [(4,), (4,)]

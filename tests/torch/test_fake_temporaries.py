@@ -179,7 +179,7 @@ def test_a_sum_down_columns_that_blocks_share_has_a_buffer(sizes: dict[str, list
     assert sizes["sum_rows"] == [4096 * 54 * 32 * 4 * 4]
 
 
-def test_what_is_summed_is_cast_first(sizes: dict[str, list[int]]) -> None:
+def test_sum_casts_its_input(sizes: dict[str, list[int]]) -> None:
     assert sizes["sum_bool"] == [64 * 128 * 8]
     assert sizes["sum_bf16"] == []
 
@@ -202,7 +202,7 @@ def test_arguments_with_gaps_are_copied(sizes: dict[str, list[int]]) -> None:
     assert sizes["topk_transposed"] == [64 * 128 * 4]
 
 
-def test_indices_are_sorted_to_add_by_them(sizes: dict[str, list[int]]) -> None:
+def test_index_backward_sorts_indices(sizes: dict[str, list[int]]) -> None:
     assert sizes["index_backward"] == [6 * 100 * 8]
 
 
@@ -214,7 +214,7 @@ def test_autograd_adds_in_place_as_on_real_tensors(answers: dict[str, Any]) -> N
     ]
 
 
-def test_what_has_a_kernel_on_cuda_is_no_formula(answers: dict[str, Any]) -> None:
+def test_cuda_kernel_is_not_decomposed(answers: dict[str, Any]) -> None:
     made = answers["allocated"]["rms_norm"]
     of_kernel = [size for name, size in made if name == "aten::_fused_rms_norm"]
     assert of_kernel == [64 * 128 * 4, 64 * 4]

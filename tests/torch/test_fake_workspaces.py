@@ -50,7 +50,7 @@ def test_each_thread_takes_one_workspace_and_keeps_it():
     assert multiplied(workspaces, thread=1) == []
 
 
-def test_newer_cards_have_larger_ones():
+def test_cublas_workspace_by_card():
     nbytes = {}
     for major in (7, 8, 9, 10, 11, 12):
         card = dataclasses.replace(A100, capability=(major, 0))
@@ -71,7 +71,7 @@ def test_the_variable_counts(text, nbytes):
     assert multiplied(workspaces) == [(nbytes, nbytes, nbytes)]
 
 
-def test_nothing_is_taken_where_cublas_is_not_called():
+def test_no_workspace_without_cublas():
     workspaces = CudaScratch(A100, {})
     assert multiplied(workspaces, dtype=torch.int64) == []
     empty, some = on_card(0, 5), on_card(5, 4)
@@ -137,7 +137,7 @@ def test_transposed_depthwise_convolutions_are_of_cudnn():
     assert taken(CudaScratch(A100), func, *args) == [(0, likely, most)]
 
 
-def test_what_is_not_contiguous_is_copied_first():
+def test_non_contiguous_input_is_copied():
     source = on_card(2, 8, 3, 8).transpose(1, 2)
     found = convolved(A100, source, on_card(4, 3, 3, 3))
     assert found[0] == (1536,) * 3  # 2 x 3 x 8 x 8 numbers
@@ -171,6 +171,6 @@ def test_recurrent_networks_take_the_gates_of_a_layer(mode, gates):
     assert found == [(0, layer, 2 * layer)]
 
 
-def test_what_an_lstm_keeps():
+def test_lstm_reserve_by_hand():
     assert rnn_reserve(LSTM, 5 * 2 * 16, 2, 4) == 5 * 2 * 16 * 2 * 6 * 4
     assert rnn_reserve(LSTM, 5 * 2 * 16, 2, 4, 0.5) == 5 * 2 * 16 * 2 * 6 * 4 + 5 * 2 * 16

@@ -26,7 +26,7 @@ def test_leaks_are_found(freeze):
     assert [leak.bytes_per_step for leak in report.leaks] == [16]
 
 
-def test_a_holder_that_is_hidden_is_said_to_be(freeze):
+def test_frozen_holder_is_noted(freeze):
     freeze()
     report = find_leaks(lambda: KEPT.append(torch.zeros(4)))
     assert [leak.bytes_per_step for leak in report.leaks] == [16]

@@ -63,7 +63,7 @@ def test_a_program_that_changed(program):
     assert len({*pids(program)}) == 2
 
 
-def test_another_environment_or_folder(program, monkeypatch, tmp_path):
+def test_process_is_replaced_for_another_environment(program, monkeypatch, tmp_path):
     ask(program)
     monkeypatch.setenv("MY_SWITCH", "1")
     ask(program)
@@ -106,7 +106,7 @@ def test_a_forked_process_has_its_own(program):
     assert one == again != forked
 
 
-def test_nobody_waits_for_threads_of_a_program(program, monkeypatch):
+def test_threads_of_a_program_are_not_awaited(program, monkeypatch):
     monkeypatch.setattr(processes, "_CLEANUP", 0.1)
     waiting = "    import threading\n    threading.Thread(target=threading.Event().wait, args=[20])"
     program.write_text(

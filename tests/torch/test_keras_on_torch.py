@@ -108,7 +108,7 @@ def test_slots_of_optimizers_that_do_it_their_own_way(seen: dict[str, Any]) -> N
     }
 
 
-def test_layers_and_modules_within_each_other(seen: dict[str, Any]) -> None:
+def test_nested_layers_and_modules(seen: dict[str, Any]) -> None:
     assert seen["mixed"] == {
         "wrapper.module.fc.weight": ["parameter", 8 * 3 * 4],
         "wrapper.module.fc.bias": ["parameter", 3 * 4],
@@ -150,7 +150,7 @@ def test_epochs_count_as_in_keras_and_peaks_have_their_batch(seen: dict[str, Any
         assert batches == [1, 1]
 
 
-def test_growth_is_told_by_the_byte(seen: dict[str, Any]) -> None:
+def test_growth_is_exact(seen: dict[str, Any]) -> None:
     assert seen["growth"] == 100.0
     text = " ".join(seen["printed"].split())
     assert "Memory of fit: 6 epochs, 72 batches" in text

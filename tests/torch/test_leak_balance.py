@@ -121,7 +121,7 @@ def test_queue_whose_reader_is_slower_is_a_leak(name, steps):
     assert LeakReport.from_json(report.to_json()) == report
 
 
-def test_queue_and_leak_of_one_line_are_told_apart():
+def test_queue_and_leak_of_one_line():
     waiting, kept = queue.Queue(), []
 
     def make():
@@ -166,7 +166,7 @@ def test_queue_of_losses_names_the_lines_of_their_graphs():
 # what hangs below a small root
 
 
-def test_what_hangs_below_a_kept_loss_is_told_by_line():
+def test_graph_below_a_kept_loss_by_line():
     losses, net = [], nn.Linear(8, 4, bias=False)
 
     def step():
@@ -175,7 +175,7 @@ def test_what_hangs_below_a_kept_loss_is_told_by_line():
         losses.append(y.square().mean())
 
     (leak,) = find_leaks(step).leaks
-    line = marked(test_what_hangs_below_a_kept_loss_is_told_by_line)
+    line = marked(test_graph_below_a_kept_loss_by_line)
     assert leak.born.lineno == line + 2
     rows = [
         (each.born.lineno, each.bytes_per_step, each.tensors_per_step, each.role, each.source)
@@ -189,7 +189,7 @@ def test_what_hangs_below_a_kept_loss_is_told_by_line():
 
 
 @pytest.mark.parametrize("kind", ["sum", "buffer"])
-def test_what_hangs_below_one_root_is_told_by_line(kind):
+def test_graph_below_one_root_by_line(kind):
     net = nn.Linear(8, 4, bias=False)
     net.register_buffer("total", torch.zeros(()))
     state = {"total": torch.zeros(())}
@@ -203,7 +203,7 @@ def test_what_hangs_below_one_root_is_told_by_line(kind):
             state["total"] = state["total"] + loss
 
     (leak,) = find_leaks(step).leaks
-    line = marked(test_what_hangs_below_one_root_is_told_by_line)
+    line = marked(test_graph_below_one_root_by_line)
     assert leak.born.lineno == line + (3 if kind == "buffer" else 5)
     rows = [(each.born.lineno, each.bytes_per_step, each.role) for each in leak.below]
     assert rows == [(line, 512.0, "activation"), (line + 1, 256.0, "activation")]
@@ -553,7 +553,7 @@ def test_healthy_loops_stay_healthy(name, steps):
     check_balance(report)
 
 
-def test_what_rises_now_and_then_is_not_called_no_leak():
+def test_occasional_growth_is_not_no_leak():
     state = {"values": torch.zeros(1000)}
 
     def step(number):
@@ -566,12 +566,9 @@ def test_what_rises_now_and_then_is_not_called_no_leak():
     told = "not clear after 11 steps: 1.78 KiB a step more, but not from each of them"
     assert report.verdict == f"{told}; watch 36 steps or more"
     (other,) = report.others
-    assert (
-        other.path
-        == "test_what_rises_now_and_then_is_not_called_no_leak(): state (local) -> dict['values']"
-    )
+    assert other.path == "test_occasional_growth_is_not_no_leak(): state (local) -> dict['values']"
     assert (other.kind, other.device) == (GrowthKind.UNCLEAR, "cpu")
-    assert f":{marked(test_what_rises_now_and_then_is_not_called_no_leak)} " in other.text
+    assert f":{marked(test_occasional_growth_is_not_no_leak)} " in other.text
     # 5 of the 11 steps that are judged
     assert report.balance["cpu"].unknown == report.balance["cpu"].growth == 5 * 4000
 
@@ -627,7 +624,7 @@ def cache_of_ever_larger_items():
         (cache_of_ever_larger_items, "mask (lru_cache, maxsize=5)"),
     ],
 )
-def test_no_leak_is_never_said_of_memory_that_climbs(make, holder, steps):
+def test_climbing_memory_is_never_no_leak(make, holder, steps):
     report = find_leaks(make(), steps=steps)
     check_balance(report)
     grown = [*report.leaks, *(o for o in report.others if o.kind == GrowthKind.UNCLEAR)]
@@ -685,7 +682,7 @@ def test_a_long_watch_stores_no_more_than_a_short_one():
     assert report.verdict.startswith("no leak: ")
 
 
-def test_a_leak_in_a_long_loop_is_told_by_the_step():
+def test_leak_per_step_in_a_long_loop():
     kept = []
     with LeakWatch() as watch:
         for _ in range(1024):

@@ -118,7 +118,7 @@ def test_a_training_loop(device, to_none):
     assert (report.leaks, report.others, report.notes) == ((), (), ())
 
 
-def test_an_address_that_is_handed_out_again(device):
+def test_reused_address(device):
     kept, addresses = [], []
 
     def healthy():
@@ -188,7 +188,7 @@ def test_a_tensor_that_gets_longer_in_few_looks(device, monkeypatch):
     assert leak.bytes_per_step == 20
 
 
-def test_what_was_there_before_is_seen_to_go(device):
+def test_older_blocks_are_seen_freed(device):
     with device.on(0):
         ring = [torch.zeros(400) for _ in range(20)]
 
@@ -221,7 +221,7 @@ def test_a_profiler_of_the_programs(device):
     assert (leak.tensors_per_step, leak.bytes_per_step) == (1, 1024)
 
 
-def test_other_threads(device):
+def test_left_blocks_of_other_threads(device):
     kept = []
 
     def work():
@@ -234,11 +234,11 @@ def test_other_threads(device):
             thread.join()
 
     (leak,) = find_leaks(step).leaks
-    assert leak.born.lineno == line_of(test_other_threads, "# WORK")
+    assert leak.born.lineno == line_of(test_left_blocks_of_other_threads, "# WORK")
     assert leak.bytes_per_step == 1024
 
 
-def test_an_exception_ends_it(device):
+def test_exception_ends_the_watch(device):
     kept = []
     with contextlib.suppress(ZeroDivisionError), LeakWatch() as watch, device.on(0):
         kept.append(torch.zeros(256))
@@ -301,7 +301,7 @@ def test_devices_that_cannot_be_followed(device, monkeypatch):
     )
 
 
-def test_without_a_compiler(device, monkeypatch):
+def test_left_blocks_without_a_compiler(device, monkeypatch):
     def fail(*arguments):
         raise NativeUnavailable("the native table was not built: no compiler")
 
@@ -338,7 +338,7 @@ class TestThreadsWithoutPython:
             self.ones = [torch.ones_like(each) for each in tensors]
             self.blocks.append(self.device.library.hand_out(1024))
 
-    def test_a_pass_is_of_the_line_that_called_it(self):
+    def test_backward_threads_have_the_calling_line(self):
         loss = torch.zeros(())
 
         def step():
@@ -350,7 +350,7 @@ class TestThreadsWithoutPython:
         assert leak.born.lineno == line
         assert leak.path == "" and "cannot be seen from Python" in leak.reason
 
-    def test_without_a_pass_no_line_is_known(self):
+    def test_native_threads_have_no_line(self):
         loss = torch.zeros(())
 
         def step():
@@ -384,7 +384,7 @@ class TestThreadsWithoutPython:
         assert (leak.born, leak.device, leak.bytes_per_step) == (None, "cuda:0", 1024)
 
 
-def test_what_a_stretch_left(device):
+def test_blocks_left_by_a_stretch(device):
     kept = []
     scope = AllocationScope()
     with device.on(0):

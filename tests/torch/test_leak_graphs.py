@@ -113,7 +113,7 @@ def test_a_graph_is_that_of_the_sum_and_not_of_what_is_made_of_it():
     assert found.nodes_per_step == 3
 
 
-def test_what_was_made_before_the_loop_does_not_count():
+def test_graph_from_before_the_loop_is_no_growth():
     weight = torch.ones(3, requires_grad=True)
     total = weight.sum()
     for _ in range(10):
@@ -126,7 +126,7 @@ def test_what_was_made_before_the_loop_does_not_count():
     assert grown(step).nodes_per_step == 3
 
 
-def test_of_a_very_deep_graph_the_latest_nodes_are_looked_at():
+def test_very_deep_graph_is_read_from_its_end():
     weight = torch.ones((), requires_grad=True)
     total = torch.zeros(())
 
@@ -380,7 +380,7 @@ def test_steps_that_end_before_the_sum_count_the_nodes_of_a_step(growing_host):
     assert "the autograd graph of total grows by 20 nodes a step" in report.verdict
 
 
-def test_what_imports_left_is_collected_after_the_first_step(growing_host):
+def test_import_garbage_is_collected_after_the_first_step(growing_host):
     class Cycle:
         pass
 

@@ -33,7 +33,7 @@ def texts(holder):
 
 
 class TestTensors:
-    def test_one_that_python_holds(self):
+    def test_tensor_held_by_python(self):
         kept = [torch.zeros(5, 4)]
         found = survivor(address(kept[0]))
         assert [each is kept[0] for each in found.tensors] == [True]
@@ -42,7 +42,7 @@ class TestTensors:
         assert found.name.endswith("kept[0]")
         assert (found.holders, found.arrays) == ((), ())
 
-    def test_in_the_order_of_the_addresses(self):
+    def test_holdings_in_order_of_addresses(self):
         kept = [torch.zeros(size) for size in (1, 2, 3)]
         found = Holdings([address(kept[index]) for index in (2, 0, 1)]).survivors
         assert [each.size for each in found] == [12, 4, 8]
@@ -53,7 +53,7 @@ class TestTensors:
         assert (found.size, found.shown, found.shape) == (4000, 8, (2,))
         assert [each is views[0] for each in found.tensors] == [True]
 
-    def test_all_aliases(self):
+    def test_holdings_list_all_aliases(self):
         base = torch.zeros(6)
         kept = {"view": base.view(2, 3), "detached": base.detach()}
         found = survivor(address(base))
@@ -88,7 +88,7 @@ class TestTensors:
         assert holder.item is sparse
         assert texts(holder) == ["values"]
 
-    def test_memory_that_is_free(self):
+    def test_freed_address_has_no_holding(self):
         where = address(torch.zeros(100_000))
         found = survivor(where)
         assert found.is_held_unseen
@@ -96,7 +96,7 @@ class TestTensors:
 
 
 class TestGraph:
-    def test_what_only_a_graph_holds(self):
+    def test_tensor_held_by_a_graph_alone(self):
         weight = torch.ones(5, requires_grad=True)
         batch = torch.ones(5)
         loss = (weight * batch).exp().sum()
@@ -122,7 +122,7 @@ class TestGraph:
         assert (first.tensors, second.tensors) == ((), ())
         assert [texts(each) for each in second.holders] == [["grad_fn", "MulBackward0.other"]]
 
-    def test_two_roots(self):
+    def test_graph_with_two_roots(self):
         weight = torch.ones(5, requires_grad=True)
         hidden = weight.exp()
         where = address(hidden)
@@ -131,7 +131,7 @@ class TestGraph:
         found = survivor(where)
         assert {id(each.item) for each in found.holders} == {id(first), id(second)}
 
-    def test_both_python_and_a_graph(self):
+    def test_tensor_held_by_python_and_a_graph(self):
         weight = torch.ones(5, requires_grad=True)
         batch = torch.ones(5)
         loss = (weight * batch).sum()
@@ -164,7 +164,7 @@ class TestGraph:
         assert holder.item is loss
         assert texts(holder) == ["grad_fn", "AccumulateGrad.variable"]
 
-    def test_what_a_hook_packed(self):
+    def test_tensor_packed_by_a_hook(self):
         weight = torch.ones(5, requires_grad=True)
         packed = []
 
@@ -267,7 +267,7 @@ class TestArrays:
         assert [each is arrays[0] for each in found.arrays] == [True]
         assert (found.tensors, found.size) == ((), 20)
 
-    def test_dlpack(self):
+    def test_dlpack_array(self):
         arrays = [{"latest": np.from_dlpack(torch.zeros(5))}]
         found = survivor(arrays[0]["latest"].__array_interface__["data"][0])
         assert [each is arrays[0]["latest"] for each in found.arrays] == [True]
@@ -320,7 +320,7 @@ class TestBelow:
         everything = holdings.below(losses)
         assert (everything.bytes, everything.tensors) == (3 * each, 12)
 
-    def test_of_a_convolution(self):
+    def test_below_a_convolution(self):
         convolution = torch.nn.Conv2d(3, 8, 3)
         losses = [torch.relu(convolution(torch.zeros(2, 3, 10, 10))).sum() for _ in range(2)]
         holdings = Holdings([address(loss) for loss in losses])
@@ -329,7 +329,7 @@ class TestBelow:
         assert holdings.below([losses[1]]).bytes == each
         assert holdings.below(losses).bytes == 2 * each
 
-    def test_of_one_number(self):
+    def test_below_a_scalar(self):
         numbers = [torch.zeros(())]
         below = Holdings([address(numbers[0])]).below(numbers)
         assert (below.bytes, below.tensors, below.references) == (0, 0, ())
@@ -340,7 +340,7 @@ class TestBelow:
         loss.backward()
         assert Holdings([address(loss)]).below([loss]).bytes == 0
 
-    def test_what_python_holds_does_not_hang_there(self):
+    def test_tensor_held_by_python_is_not_below(self):
         weight = torch.ones(5, requires_grad=True)
         batch, hidden = torch.ones(5), torch.ones(5)
         loss = ((weight * batch) * hidden).sum()
@@ -350,7 +350,7 @@ class TestBelow:
         del batch
         assert Holdings([address(loss)]).below([loss]).bytes == 20
 
-    def test_what_two_roots_share(self):
+    def test_shared_by_two_roots(self):
         weight = torch.ones(5, requires_grad=True)
         shared = weight.exp()
         first, second = shared.sum(), shared.neg().sum()
@@ -360,7 +360,7 @@ class TestBelow:
         assert holdings.below([first], group=[first, second]).bytes == 20
         assert holdings.below([first, second]).bytes == 20
 
-    def test_a_root_that_is_no_survivor_shares_too(self):
+    def test_shared_with_a_freed_root(self):
         weight = torch.ones(5, requires_grad=True)
         shared = weight.exp()
         first, second = shared.sum(), shared.neg().sum()
@@ -377,7 +377,7 @@ class TestBelow:
         below = Holdings([address(total)]).below([total])
         assert (below.bytes, below.tensors) == (80, 4)
 
-    def test_what_ctx_and_hooks_and_checkpoints_keep(self):
+    def test_below_ctx_hooks_and_checkpoints(self):
         weight = torch.ones(5, requires_grad=True)
         # the argument, twice it and an attribute; the argument is the parameter
         loss = Square.apply(weight).sum()
@@ -387,7 +387,7 @@ class TestBelow:
         assert Holdings([address(loss)]).below([loss]).bytes == 10
 
     @pytest.mark.parametrize("reentrant", [False, True])
-    def test_of_a_checkpoint(self, reentrant):
+    def test_below_a_checkpoint(self, reentrant):
         weight = torch.ones(5, requires_grad=True)
 
         def region(each):
@@ -405,14 +405,14 @@ class TestBelow:
         del leaf
         assert Holdings([address(loss)]).below([loss]).bytes == 40
 
-    def test_of_a_tensor_of_another_look(self):
+    def test_below_an_earlier_tensor(self):
         kept = torch.zeros(5)
         with pytest.raises(KeyError):
             Holdings([address(kept)]).below([torch.zeros(5)])
 
 
 class TestUnchanged:
-    def test_nothing_is_kept(self):
+    def test_holdings_keep_nothing_alive(self):
         model = Mlp()
         loss = model(model.batch()).sum()
         holdings = Holdings([address(loss)])

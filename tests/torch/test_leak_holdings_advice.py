@@ -47,7 +47,7 @@ def test_an_output_with_its_graph():
     )
 
 
-def test_what_hangs_in_a_graph():
+def test_advice_for_a_graph():
     found = advice.advice([way(TRAINER, HISTORY, item(9), LOSS, *GRAPH)], example())
     assert found.startswith("keep loss.detach(), or loss.item() of a number: its grad_fn")
 
@@ -60,7 +60,7 @@ def test_a_number_whose_graph_is_empty():
 
 
 @pytest.mark.parametrize("kind, text", [("global", "total"), ("local", "train(): total")])
-def test_a_sum_that_goes_on(kind, text):
+def test_advice_for_a_running_sum(kind, text):
     found = advice.advice([way(attribute(text, kind))], example((), "AddBackward0", 400))
     assert (
         found
@@ -78,7 +78,7 @@ def test_a_state_that_is_carried_on_is_named_and_not_what_comes_with_it():
     assert found == "detach() h after each step: it keeps the graphs of all steps before"
 
 
-def test_a_state_that_is_kept_as_an_attribute():
+def test_advice_for_recurrent_state():
     found = advice.advice(
         [way(attribute("net", "local"), attribute("Net.h"), *GRAPH)],
         example((2, 3), "TanhBackward0", 400),
@@ -120,7 +120,7 @@ def test_of_two_long_lists_the_one_whose_last_item_leads_on():
         Reference("weakref callback", "weakref callback"),
     ],
 )
-def test_what_need_not_grow(place):
+def test_no_advice_for_bounded_places(place):
     assert advice.advice([way(TRAINER, HISTORY, place)], example()) is None
 
 
@@ -140,7 +140,7 @@ def test_no_advice_where_a_holder_is_not_known():
     assert advice.advice([known, way(attribute("Trainer.last"))], example()) is None
 
 
-def test_two_causes():
+def test_advice_for_two_causes():
     other = way(TRAINER, attribute("Trainer.log"), item(9))
     found = advice.advice([way(TRAINER, HISTORY, item(9)), other], example())
     assert found == f"{CLEAR}; {CLEAR.replace('history', 'log')}"
@@ -161,13 +161,13 @@ def test_a_small_view():
     assert advice.advice(paths, made).startswith("keep a .detach().clone() of the view")
 
 
-def test_exceptions():
+def test_advice_for_exceptions():
     kept = Reference("exception", "exception kept in errors", "ValueError")
     path = way(kept, Reference("traceback", "traceback"), attribute("forward(): x", "frame"))
     assert advice.advice([path], example()).startswith("drop each exception once it is handled")
 
 
-def test_caches():
+def test_advice_for_caches():
     def cached(limit):
         cache = Reference("cache", f"embed (lru_cache, maxsize={limit})", "", 9, limit)
         return [way(attribute("embed", "global"), cache)]
@@ -177,7 +177,7 @@ def test_caches():
     assert advice.advice(cached(128), example()) is None
 
 
-def test_hooks():
+def test_advice_for_hooks():
     hook = Reference("hook", "fc1 forward hook", "function", 9)
     closure = attribute("watch(): seen", "closure")
     found = advice.advice([way(attribute("model", "global"), hook, closure)], example())
@@ -190,7 +190,7 @@ def test_hooks():
     assert advice.advice([way(once, closure, item(9))], example()).startswith("clear seen when")
 
 
-def test_queues():
+def test_advice_for_queues():
     def path(text, limit=None):
         return [way(TRAINER, Reference("queue", text, "", 9, limit))]
 
@@ -199,7 +199,7 @@ def test_queues():
     assert advice.advice(path("Queue[3]", 9), example()) is None
 
 
-def test_optimizers():
+def test_advice_for_optimizers():
     groups = attribute("SGD.param_groups")
     inside = (Reference("item", "dict['params']", "list", 7), item(1))
     state = Reference("optimizer state", "Adam.state (optimizer state)")
@@ -214,7 +214,7 @@ def test_optimizers():
     assert found.startswith("make the parameters once: the optimizer keeps the state")
 
 
-def test_default_arguments():
+def test_advice_for_default_arguments():
     default = Reference("default", "step(history=...) (default)")
     found = advice.advice([way(default, item(9))], example())
     assert found.startswith("write step(history=None) and make the container in the call")

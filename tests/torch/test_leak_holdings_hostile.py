@@ -72,7 +72,7 @@ class Keeping(torch.autograd.Function):
         return grad, None
 
 
-def test_hostile_objects():
+def test_holdings_among_hostile_objects():
     kept = [Anything(), torch.zeros(5), Anything()]
     where = address(kept[1])
     loud = [torch.zeros(5).as_subclass(Loud)]
@@ -110,7 +110,7 @@ def test_tuples_that_share_tuples():
     assert len(kept) == 1
 
 
-def test_what_a_context_keeps_in_containers():
+def test_tensors_in_containers_of_a_context():
     weight = torch.ones(5, requires_grad=True)
     loss = Keeping.apply(weight, torch.zeros(3)).sum()
     RAN.clear()
@@ -141,7 +141,7 @@ def test_the_same_address_twice():
     assert first.tensors[0] is second.tensors[0] is kept
 
 
-def test_nothing_waits_for_the_collector():
+def test_holdings_leave_no_garbage():
     model = Mlp()
     losses = [model(model.batch()).sum()]
     gone = weakref.ref(losses[0])
@@ -159,7 +159,7 @@ def test_nothing_waits_for_the_collector():
         gc.enable()
 
 
-def test_without_the_compiled_readers(monkeypatch):
+def test_holdings_without_native_readers(monkeypatch):
     monkeypatch.setattr(live_tensors, "open_scan", PythonScan)
     for room in (holders, objects):
         monkeypatch.setattr(room, "native", lambda: None)
@@ -201,7 +201,7 @@ def test_under_other_threads():
             thread.join()
 
 
-def test_memory_of_others():
+def test_holdings_of_numpy_memory():
     bridged = torch.from_numpy(np.zeros(5, np.float32))
     (found,) = Holdings([address(bridged)]).survivors
     assert [each is bridged for each in found.tensors] == [True]

@@ -28,7 +28,7 @@ def freed_by(losses):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_of_a_model(kind):
+def test_holdings_of_a_model(kind):
     torch.manual_seed(0)
     model = kind()
     losses = losses_of(model)
@@ -43,7 +43,7 @@ def test_of_a_model(kind):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_of_a_model_that_is_trained(kind):
+def test_holdings_of_a_trained_model(kind):
     torch.manual_seed(0)
     model = kind()
     optimizer = torch.optim.Adam(model.parameters())

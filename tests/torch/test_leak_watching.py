@@ -45,7 +45,7 @@ def test_results_are_the_same_bits():
     assert torch.equal(following, after)
 
 
-def test_nothing_is_kept_alive():
+def test_watch_keeps_no_tensor_alive():
     kept = []
     report = find_leaks(leaking(kept))
     references = [weakref.ref(each) for each in kept]
@@ -72,7 +72,7 @@ def test_errors_of_a_step_come_through(kind):
 
 @pytest.mark.parametrize("source", ["heap", "resident"])
 @pytest.mark.parametrize("numel", [1_000_000, 4])
-def test_tensors_that_nobody_counts_are_no_leak_and_no_none(monkeypatch, source, numel):
+def test_uncounted_tensors_have_no_verdict(monkeypatch, source, numel):
     monkeypatch.setenv("TENSORLENS_COUNTER", source)
     kept = []
     report = find_leaks(lambda: kept.append(torch.ones(numel)))
@@ -200,7 +200,7 @@ def test_no_step_at_all():
     assert watch.report.steps == 0
 
 
-def test_without_warm_up():
+def test_leaks_without_warm_up():
     report = find_leaks(leaking([]), steps=4, warmup=0)
     assert [leak.bytes_per_step for leak in report.leaks] == [16]
 
@@ -272,7 +272,7 @@ def test_growth_that_ended_with_its_function_is_no_reason_to_say_no_leak():
     assert (unknown.bytes_per_step, unknown.device) == (256 * 4, "cpu")
 
 
-def test_what_is_left_out_is_told():
+def test_omitted_leaks_are_noted():
     kept = [[] for _ in range(23)]
     code = [f"def make_{n}(size): return torch.zeros(size)" for n in range(23)]
     made = {"torch": torch}

@@ -36,7 +36,7 @@ def multiply(left, right):
     return total
 
 
-def test_matmul(profiled):
+def test_matmul_lines(profiled):
     lines = profiled(multiply).measure(multiply, torch.ones(300, 200), torch.ones(200, 100))
     size = 300 * 100 * FLOAT
     assert lines["product = "] == (size, size, size)
@@ -113,7 +113,7 @@ def change_in_place(x, y):
     return x
 
 
-def test_in_place_operations(profiled):
+def test_in_place_lines(profiled):
     x = torch.ones(1000)
     lines = profiled(change_in_place).measure(change_in_place, x, torch.ones(1000))
     assert lines["x.add_(y)"] == (0, 0, 0)
@@ -205,7 +205,7 @@ def bridge(array):
     del shared
 
 
-def test_numpy_bridges(profiled):
+def test_numpy_bridge_lines(profiled):
     lines = profiled(bridge).measure(bridge, numpy.ones(1000, dtype=numpy.float32))
     assert lines["shared = torch"] == (0, 0, 0)
     assert lines["copied = torch"] == (4000, 4000, 4000)
@@ -305,7 +305,7 @@ def parameter(size):
     return made
 
 
-def test_adam(profiled):
+def test_adam_lines(profiled):
     small, large = 1000, 5000
     optimizer = torch.optim.Adam([parameter(large), parameter(small)])
     lines = profiled(optimize).measure(optimize, optimizer, 3)

@@ -81,7 +81,7 @@ class TestModuleInstances:
     @pytest.mark.parametrize(
         "container", [nn.Sequential(nn.Linear(3, 8), nn.ReLU()), nn.Sequential()]
     )
-    def test_sequential(self, container):
+    def test_sequential_instance(self, container):
         profiler = tensorlens.LineProfiler()
         container = profiler(copy.deepcopy(container))
         container(rows())
@@ -243,7 +243,7 @@ class TestWrappedByOthers:
         assert below(layer, rows()) is above(layer, rows()) is False
         assert only(profiler).line("kept = layer").hits == 2
 
-    def test_attributes_stay(self):
+    def test_wrapped_function_keeps_attributes(self):
         assert without_gradients.__name__ == "without_gradients"
         assert without_gradients.__wrapped__.__name__ == "without_gradients"
 
@@ -420,7 +420,7 @@ class TestCompiled:
         assert self.breaks() == 0
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
 
-    def test_what_calls_a_compiled_module_is_measured(self):
+    def test_caller_of_a_compiled_module_is_measured(self):
         net, x = Net(), rows()
 
         def train(run):

@@ -27,7 +27,7 @@ def test_lines_are_not_available_where_nobody_notes_them(monkeypatch):
         assert [row["nbytes"] for row in rows if row["shape"] == "(100003,)"] == [kept.nbytes]
 
 
-def test_request_that_is_none_is_refused():
+def test_unknown_request_is_refused():
     with contextlib.closing(Session(None)) as session:
         assert "error" in session.reply({})
         assert "error" in session.reply({"ask": "password"})

@@ -49,7 +49,7 @@ def used(loader, batches=1):
 
 @linux
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (1, 4), (2, 2), (2, 3)])
-def test_what_is_asked_for_is_what_is_held(workers, prefetch):
+def test_requested_batches_are_held(workers, prefetch):
     iterator, seen = used(loader_of(workers, prefetch), batches=2)
     name = f"DataLoader, {workers} {'workers' if workers > 1 else 'worker'} x prefetch {prefetch}"
     assert seen == (PrefetchQueue(name, workers * prefetch, workers, BYTES, "shared memory"),)
@@ -57,7 +57,7 @@ def test_what_is_asked_for_is_what_is_held(workers, prefetch):
     del iterator
 
 
-def test_without_workers_nothing_is_asked_for():
+def test_no_batches_ahead_without_workers():
     iterator, seen = used(loader_of(0, None))
     assert seen == () and held_ahead() == (None, "")
     del iterator
@@ -108,7 +108,7 @@ def test_the_option_sets_it_for_the_iterator_alone():
     assert iter(loader)._prefetch_factor == 2
 
 
-def test_the_option_says_where_it_changes_nothing():
+def test_option_without_effect_is_noted():
     made = option(1)
     with pytest.raises(CannotApply, match="no DataLoader is iterated over"):
         made.finished()

@@ -186,7 +186,7 @@ def test_a_damaged_library_is_built_once_more(cache, compiled, damage):
     assert len(compiled) == 2
 
 
-def test_what_others_could_have_written_is_not_loaded(cache, compiled):
+def test_library_writable_by_others_is_not_loaded(cache, compiled):
     build.load(COUNTER)
     (library,) = cache.iterdir()
     library.chmod(0o666)
@@ -249,7 +249,7 @@ def test_the_cache_home_follows_xdg(monkeypatch):
     assert build.cache_folder() == Path("/var/cache/someone/tensorlens/native")
 
 
-def test_no_compiler(cache, monkeypatch):
+def test_build_without_a_compiler(cache, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     text = failure(monkeypatch, PATH="/nowhere")
     assert text == (
@@ -258,7 +258,7 @@ def test_no_compiler(cache, monkeypatch):
     )
 
 
-def test_a_compiler_that_is_missing(cache, monkeypatch):
+def test_build_with_a_missing_compiler(cache, monkeypatch):
     text = failure(monkeypatch, CXX="/nowhere/g++")
     assert "cannot run /nowhere/g++: No such file or directory: install g++" in text
 

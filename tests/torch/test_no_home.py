@@ -144,7 +144,7 @@ def test_no_failure_inside_reaches_the_program(tmp_path, entrance):
     assert lines or "could not be measured: RuntimeError: broken" in done.stdout
 
 
-def test_what_the_user_gave_is_still_refused(tmp_path):
+def test_bad_arguments_are_refused_without_home(tmp_path):
     for use in ("tensorlens.profile(3)", "tensorlens.profile(every=0)"):
         done = run(tmp_path, f"import tensorlens\n{use}")
         assert done.returncode == 1
@@ -179,7 +179,7 @@ class TestCacheFolder:
         (cache / "native").symlink_to(cache / "native")
         assert folders.cache_folder() == self.in_scratch
 
-    def test_home(self):
+    def test_cache_folder_below_home(self):
         assert folders.cache_folder() == self.home / ".cache" / "tensorlens" / "native"
 
     def test_read_only_home_gives_way_to_the_temporary_folder(self, monkeypatch):
@@ -191,7 +191,7 @@ class TestCacheFolder:
         self.refuse(monkeypatch, Path("/proc"))
         assert folders.cache_folder() == self.in_scratch
 
-    def test_nowhere(self, monkeypatch):
+    def test_no_cache_folder(self, monkeypatch):
         self.refuse(monkeypatch, self.home.parent)
         assert folders.cache_folder() is None
 

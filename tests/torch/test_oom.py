@@ -45,7 +45,7 @@ def line_of(function, offset):
     return f"{__file__}:{function.__code__.co_firstlineno + offset} in {function.__qualname__}"
 
 
-def test_in_a_recording():
+def test_oom_in_a_recording():
     def region():
         with tensorlens.record():
             ask()
@@ -89,7 +89,7 @@ def test_in_backward_without_a_recording_it_is_the_line_that_ran_backward():
 
 
 @pytest.mark.parametrize("way", ["decorator", "block", "profiler"])
-def test_in_a_profiled_region(way, capsys):
+def test_oom_in_a_profiled_region(way, capsys):
     def decorated():
         tensorlens.LineProfiler()(ask)()
 
@@ -240,7 +240,7 @@ class ArrayMemoryError(MemoryError):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )  # fmt: skip
-def test_what_errors_say(error, device, nbytes, exact):
+def test_requests_read_from_error_messages(error, device, nbytes, exact):
     request = failed_request(error)
     assert request is not None
     assert (request.device, request.nbytes, request.exact) == (device, nbytes, exact)
@@ -307,7 +307,7 @@ def test_the_line_table_has_backward_where_a_recording_was():
     assert column() == during
 
 
-def test_a_failure_to_add_up_backward_stays_with_us(monkeypatch, capsys):
+def test_failure_to_add_up_backward_is_contained(monkeypatch, capsys):
     def fail(*given):
         raise ZeroDivisionError
 

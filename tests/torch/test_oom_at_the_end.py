@@ -192,7 +192,7 @@ def test_a_ctrl_c_ends_the_program_as_ever(tmp_path):
     assert stderr.rstrip().endswith("KeyboardInterrupt") and "tensorlens:" not in stderr
 
 
-def test_in_ipython(tmp_path):
+def test_oom_in_ipython(tmp_path):
     pytest.importorskip("IPython")
     source = """\
 from IPython.testing.globalipapp import start_ipython

@@ -288,7 +288,7 @@ class TestBadInput:
         assert tensorlens.LineProfiler(devices=devices).devices == ("cpu",)
 
     @pytest.mark.parametrize("every", [0, -1, "x", 1.5, True, [2]])
-    def test_every_that_is_no_count(self, every):
+    def test_bad_every_is_refused(self, every):
         for use in (
             lambda: tensorlens.profile(every=every),
             lambda: tensorlens.profile_every(every),
@@ -313,7 +313,7 @@ class TestBadInput:
             "answer through its wrapper: put @profile below the other decorator"
         )
 
-    def test_a_setting_that_is_no_value(self):
+    def test_bad_setting_is_refused(self):
         code = """
         import tensorlens
         try:

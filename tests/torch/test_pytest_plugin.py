@@ -41,7 +41,7 @@ def results(pytester, monkeypatch):
     return run
 
 
-def test_what_outlives_a_test_is_named(results) -> None:
+def test_tensor_outliving_a_test_is_named(results) -> None:
     found = results(
         """
 @pytest.mark.limit_tensor_leaks("0 B")

@@ -83,7 +83,7 @@ def loader_of(dataset, **options):
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (2, 8), (4, 2)])
-def test_what_is_held_is_what_was_made_and_not_used(workers, prefetch):
+def test_queue_holds_produced_minus_consumed(workers, prefetch):
     dataset = Counting()
     loader = loader_of(dataset, num_workers=workers, prefetch_factor=prefetch)
     iterator = iter(loader)
@@ -103,7 +103,7 @@ def test_what_is_held_is_what_was_made_and_not_used(workers, prefetch):
 
 
 @pytest.mark.parametrize("prefetch", [None])
-def test_without_workers_nothing_is_held(prefetch):
+def test_no_queue_without_workers(prefetch):
     dataset = Counting()
     loader = loader_of(dataset, num_workers=0, prefetch_factor=prefetch)
     iterator = iter(loader)
@@ -137,7 +137,7 @@ def test_towards_the_end_fewer_are_held():
     assert (found.batches, found.max_batches, found.workers) == (0, 0, ())
 
 
-def test_of_an_iterable_dataset_marks_of_the_end_are_told():
+def test_iterable_dataset_end_marks_are_noted():
     # each of two workers goes through all 10 samples: batches of 4, 4 and 2
     loader = loader_of(Counted(10), num_workers=2, prefetch_factor=2)
     iterator = iter(loader)
@@ -218,7 +218,7 @@ def test_single_samples_and_persistent_workers():
     assert [worker.state for worker in found.workers] == ["running", "running"]
 
 
-def test_workers_and_what_of_them_is_their_own():
+def test_memory_of_workers():
     dataset = Counting()
     dataset.table = np.ones(4_000_000, dtype=np.float64)
     loader = loader_of(dataset, num_workers=2, multiprocessing_context="fork")
@@ -256,7 +256,7 @@ def test_pages_that_a_worker_writes_to_become_its_own():
     assert next(iterator) is not None
 
 
-def test_spawned_workers_are_told():
+def test_spawned_workers_are_listed():
     loader = DataLoader(Spawned(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
     iterator = iter(loader)
     next(iterator)
@@ -272,7 +272,7 @@ class Spawned(Dataset):
         return torch.full((10,), float(at))
 
 
-def test_a_worker_that_died_is_told_and_left_to_the_loader():
+def test_dead_worker_is_noted():
     loader = loader_of(Counting(), num_workers=2, prefetch_factor=2)
     iterator = iter(loader)
     next(iterator)
@@ -314,7 +314,7 @@ class Hostile(Dataset):
         return self.rows[at]
 
 
-def test_nothing_of_the_dataset_is_asked():
+def test_dataset_code_never_runs():
     loader = DataLoader(Hostile(), batch_size=2, num_workers=1, sampler=range(20))
     iterator = iter(loader)
     next(iterator)
@@ -346,7 +346,7 @@ class Wrapper:
         raise RuntimeError("no length")
 
 
-def test_what_wraps_a_loader_is_looked_into():
+def test_loader_subclass_is_read():
     loader = Lying(Counting(), batch_size=BATCH, num_workers=2, prefetch_factor=2)
     wrapper = Wrapper(Wrapper(loader))
     loop = enumerate(wrapper)
@@ -367,7 +367,7 @@ def test_two_loops_over_one_loader_add_up():
     assert tensorlens.inputs(second).max_batches == 2
 
 
-def test_nothing_is_kept_alive():
+def test_inputs_keeps_no_batch_alive():
     dataset = Counting()
     loader = loader_of(dataset, num_workers=1, prefetch_factor=2)
     iterator = iter(loader)
@@ -428,7 +428,7 @@ def queued(ledger):
     return [(term.of, term.nbytes) for term in ledger.parts if term.key == "queued"]
 
 
-def test_the_ledger_has_a_term_for_it():
+def test_ledger_term_queued_input():
     reporter = tensorlens.MemReporter()
     before = reporter.snapshot().ledger["cpu"]
     # of two workers one may be ahead, and its batches are then received out of order
@@ -458,7 +458,7 @@ def test_a_python_queue_is_looked_into():
     assert waiting.qsize() == 2
 
 
-def test_what_has_no_queue_is_refused():
+def test_object_without_queue_is_refused():
     for given in (3, "text", object(), DataLoader, None):
         with pytest.raises(tensorlens.TensorlensError):
             tensorlens.inputs(given)
@@ -483,7 +483,7 @@ class Uncomparable(type):
     __hash__ = None
 
 
-def test_a_batch_with_an_odd_class_runs_no_code_of_it():
+def test_batch_class_code_never_runs():
     odd = Uncomparable("Odd", (), {})()
     odd.rows = np.zeros(1000)
     assert batch_bytes((odd, np.zeros(10))) == 8080

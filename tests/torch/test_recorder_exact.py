@@ -297,7 +297,7 @@ def test_marks_are_each_recordings_own(allocator):
     assert rows["later"] - rows["outer"] == 4
 
 
-def test_what_is_asked_while_it_is_on(allocator):
+def test_questions_while_recording(allocator):
     before = allocator.allocated()
     with record(names=False) as recording:
         kept = torch.empty(1000)
@@ -310,7 +310,7 @@ def test_what_is_asked_while_it_is_on(allocator):
     assert kept.numel() + other.numel() == 3000
 
 
-def test_an_exception_ends_it(allocator):
+def test_exception_ends_the_recording(allocator):
     with pytest.raises(ZeroDivisionError), record(names=False) as recording:
         torch.empty(8)
         raise ZeroDivisionError
@@ -318,7 +318,7 @@ def test_an_exception_ends_it(allocator):
     assert [event.nbytes for event in recording.log if event.action == "alloc"] == [32]
 
 
-def test_without_operators(allocator):
+def test_recording_without_operators(allocator):
     with record(ops=False, names=False) as recording:
         net, _ = small_net()
         net(torch.randn(5, 6)).exp().sum().backward()  # without ops

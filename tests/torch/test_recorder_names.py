@@ -25,7 +25,7 @@ def named(*found):
     return [event.label and event.label.name for event in log]
 
 
-def test_what_nothing_holds_is_named_by_what_made_it():
+def test_unheld_tensor_is_named_by_its_operator():
     census = Census(
         a1=("made at train.py:3 in step", "other"),
         a2=("<cell>.cell_contents[0]", "other"),

@@ -90,7 +90,7 @@ def check(recording, base, program, first=0):
 
 @pytest.mark.parametrize("events", [CHUNK, 2 * CHUNK + 1, 5 * CHUNK + 77])
 @pytest.mark.parametrize("limit", [1, CHUNK, 6000])
-def test_what_is_dropped(allocator, limit, events):
+def test_dropped_events(allocator, limit, events):
     base = there_now()
     program = Program(events)
     with record(limit=limit, names=False) as recording:
@@ -103,7 +103,7 @@ def test_what_is_dropped(allocator, limit, events):
     assert events - recording.origin.dropped <= limit + 2 * CHUNK
 
 
-def test_each_of_two_recordings_has_its_own(allocator):
+def test_each_recording_has_its_ring(allocator):
     base = there_now()
     program = Program(5)
     outer, inner = (record(limit=100, names=False) for _ in range(2))
@@ -137,7 +137,7 @@ def test_lines_of_what_came_before(allocator):
     assert event.context.op == "aten::empty"
 
 
-def test_names_of_what_is_gone(allocator):
+def test_names_of_freed_tensors(allocator):
     layer = torch.nn.Linear(61, 67)
     decoys = []
     with record(limit=1) as recording:
@@ -195,7 +195,7 @@ def test_marks_are_no_dropped_events(allocator):
     assert recording.origin.dropped + events == 2 * CHUNK
 
 
-def test_what_was_dropped_is_not_from_before(allocator):
+def test_dropped_events_are_not_from_before(allocator):
     before = torch.empty(1 << 20)
     with record(limit=1, names=False) as recording:
         kept = torch.empty(1 << 21)

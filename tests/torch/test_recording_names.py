@@ -99,7 +99,7 @@ def test_a_module_that_runs_is_called_by_its_class_where_only_its_method_knows_i
     assert seen["Probe.fc.bias"] == 4 * SIZE
 
 
-def test_what_belongs_to_a_parameter_belongs_to_the_module_that_has_it():
+def test_gradient_belongs_to_the_module_of_its_parameter():
     network = Network()
     optimizer = torch.optim.Adam(network.parameters())
     data = torch.randn(ROWS, SIZE)

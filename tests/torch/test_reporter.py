@@ -56,7 +56,7 @@ def rows(text):
     ],
     ids=["module", "optimizer", "int", "str", "builtin", "function", "import"],
 )
-def test_what_holds_no_tensors(item, message):
+def test_objects_without_tensors_are_refused(item, message):
     for ask in (
         lambda: tensorlens.MemReporter(item),
         lambda: tensorlens.MemReporter(model=item),
@@ -115,7 +115,7 @@ def test_roles_and_sizes_of_a_wrong_type(wrong):
 
 
 class TestReport:
-    def test_it_is_printed_and_returned(self, capsys):
+    def test_report_is_printed_and_returned(self, capsys):
         model = Mlp()
         snapshot = tensorlens.MemReporter(model).report()
         assert isinstance(snapshot, Snapshot)
@@ -124,7 +124,7 @@ class TestReport:
             assert name in printed
             assert name in names(snapshot)
 
-    def test_a_file(self, capsys):
+    def test_report_to_a_file(self, capsys):
         assert "fc1.weight" in report(tensorlens.MemReporter(model := Mlp()))
         assert capsys.readouterr().out == ""
         assert model is not None
@@ -137,7 +137,7 @@ class TestReport:
         assert "fc1.weight" in report(reporter, verbose=True, device=None)
         reporter.report(False, "cpu", file=io.StringIO())
 
-    def test_roles(self):
+    def test_report_roles(self):
         model = Mlp()
         model(model.batch()).sum().backward()
         reporter = tensorlens.MemReporter(model)
@@ -145,7 +145,7 @@ class TestReport:
         assert len([line for line in shown if ".grad" in line]) == 4
         assert not [line for line in shown if "fc1.weight " in line]
 
-    def test_sizes(self):
+    def test_report_sizes(self):
         model = Mlp()
         reporter = tensorlens.MemReporter(model)
         # 2400, 1200, 120 and 40 bytes
@@ -154,21 +154,21 @@ class TestReport:
         assert len(rows(report(reporter, min_size=41, top=None))) == 3
         assert len(rows(report(reporter, top=None))) == 4
 
-    def test_top(self):
+    def test_report_top(self):
         model = nn.Linear(1000, 1000)
         model.fc_name = None
         reporter = tensorlens.MemReporter(fc=model)
         assert len(rows(report(reporter, top=1))) == 1
         assert len(rows(report(reporter, top=0))) == 0
 
-    def test_explanations(self):
+    def test_report_explanations(self):
         reporter = tensorlens.MemReporter()
         plain, explained = report(reporter), report(reporter, explain=True)
         explanation = reporter.snapshot().ledger["cpu"].explanations["allocated"]
         assert explanation[:20] in " ".join(explained.split())
         assert explanation[:20] not in " ".join(plain.split())
 
-    def test_what_cannot_be_encoded(self):
+    def test_report_with_unencodable_names(self):
         model = nn.Module()
         model.gewicht_ä = nn.Parameter(torch.zeros(100_000))
         raw = io.BytesIO()
@@ -204,7 +204,7 @@ class TestOwners:
         assert [each() for each in ends] == [None] * 3
         assert "fc1.weight" in names(snapshot)
 
-    def test_add_optimizer(self):
+    def test_add_optimizer_later(self):
         model = nn.Linear(3, 2)
         outside = torch.zeros(3, requires_grad=True)
         adam = torch.optim.Adam([*model.parameters(), outside])
@@ -225,13 +225,13 @@ class TestOwners:
             tensorlens.MemReporter(nothing)
 
     @pytest.mark.parametrize("plain", [[3], [None, 3], [[], [3, "text"]], {"epoch": 3}])
-    def test_nothing_but_plain_values(self, plain):
+    def test_plain_values_are_refused(self, plain):
         with pytest.raises(UsageError) as caught:
             tensorlens.MemReporter(Mlp(), plain)
         message = "MemReporter takes models, optimizers and what holds tensors, not int"
         assert str(caught.value) == message
 
-    def test_what_contains_itself(self):
+    def test_model_containing_itself(self):
         model = Mlp()
         several, mapped = [model], {"net": model}
         several += [several, [several]]
@@ -260,12 +260,12 @@ class TestOwners:
 
 
 class TestDifferences:
-    def test_nothing_earlier(self):
+    def test_diff_without_earlier_snapshot(self):
         with pytest.raises(UsageError, match="call snapshot\\(\\) or report\\(\\) first"):
             tensorlens.MemReporter().diff()
 
     @pytest.mark.parametrize("before", [3, "snapshot", {}])
-    def test_with_what_is_no_snapshot(self, before):
+    def test_diff_with_no_snapshot_is_refused(self, before):
         with pytest.raises(UsageError, match=f"not with {type(before).__name__}"):
             tensorlens.MemReporter().diff(before)
 

@@ -39,7 +39,7 @@ def target(request, tmp_path, monkeypatch):
     return f"{tmp_path / 'program.py'}:rows"
 
 
-def test_the_largest_batch_is_the_same_however_the_card_is_said(target):
+def test_largest_batch_is_the_same_by_card_and_by_capacity(target):
     check_largest_batch(target, lowest=12)
 
 
@@ -118,14 +118,14 @@ ASKED = {
         ),
     ],
 )
-def test_what_makes_no_sense_is_said_alike(target, names, given, said):
+def test_bad_requests_have_the_same_message(target, names, given, said):
     for name in names:
         with pytest.raises(UsageError) as caught:
             ASKED[name](target, **given)
         assert str(caught.value).startswith(said), name
 
 
-def test_what_is_missing_is_said():
+def test_missing_arguments_are_named():
     for ask in ASKED.values():
         with pytest.raises(UsageError, match="batch_size: these are arguments of Keras models"):
             ask(rows, batch_size=2)

@@ -65,7 +65,7 @@ def assert_row(found, **expected):
     assert {key: found[key] for key in expected} == expected
 
 
-def test_plain_tensor(scan):
+def test_scan_of_a_plain_tensor(scan):
     tensor = torch.zeros(2, 3)
     assert read(scan, tensor) == {
         "nbytes": 24,
@@ -168,7 +168,7 @@ def test_every_dtype_has_the_name_that_torch_gives_it(scan):
     assert list(scan.nbytes) == [2 * tensor.dtype.itemsize for tensor in tensors]
 
 
-def test_parameter_whose_gradient_nobody_has_looked_at(scan):
+def test_untouched_gradient_of_a_parameter(scan):
     weight = torch.nn.Parameter(torch.ones(3))
     (weight * 2).sum().backward()
     assert list(scan.add([weight])) == [0]
@@ -357,7 +357,7 @@ def test_half_made_object(scan):
     assert list(scan.add([tensor])) == [0]
 
 
-def test_nothing_is_kept_alive(scan):
+def test_scan_keeps_no_tensor_alive(scan):
     tensors = [torch.zeros(3) for _ in range(3)]
     weight = torch.nn.Parameter(torch.zeros(3))
     weight.grad = torch.zeros(3)
@@ -399,7 +399,7 @@ def test_native_scan_leaves_no_objects_behind():
     assert abs(objects_after - objects) < 50
 
 
-def test_many_tensors():
+def test_scan_of_many_tensors():
     scan = native_or_skip()
     tensors = [torch.zeros(4) for _ in range(100_000)]
     rows = scan.add(tensors)
@@ -436,7 +436,7 @@ def storm():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_both_readers_agree():
+def test_native_and_python_scan_agree():
     native, python = native_or_skip(), PythonScan()
     tensors = storm()
     assert native.add(tensors) == python.add(tensors)

@@ -111,7 +111,7 @@ def test_checkpoints_by_hand(stack):
     assert "runs twice" in stack["checkpoint"].cost
 
 
-def test_what_is_halved_is_simulated(stack):
+def test_bf16_is_simulated(stack):
     assert stack["bf16"].how == "simulated"
     assert stack["bf16"].option == {"autocast": "bf16"}
 
@@ -171,7 +171,7 @@ def test_a_smaller_queue_is_measured(loading):
     assert "exact  queue" in str(loading)
 
 
-def test_nothing_to_save_is_said():
+def test_note_when_nothing_to_save():
     found = tensorlens.suggest(programs.make_lean)
     assert len(found) == 0
     assert "nothing that was tried saves 1 %" in str(found)

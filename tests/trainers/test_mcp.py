@@ -98,7 +98,7 @@ def test_an_assistant_looks_at_a_training_that_runs(said):
     ("question", "words"),
     [("no file", "there is no file none.tlens"), ("no job", "process 1")],
 )
-def test_an_assistant_is_told_what_is_not_there(said, question, words):
+def test_unknown_request_names_what_is_missing(said, question, words):
     answer = said[1][question]
     assert answer.is_error and words in answer.content[0].text
 

@@ -33,7 +33,7 @@ KIB, MIB, GIB, TIB, PIB = (1024**power for power in range(1, 6))
         (-round(1023.999 * MIB), "-1.00 GiB"),
     ],
 )
-def test_format_bytes(count: int, text: str) -> None:
+def test_formatted_bytes(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
@@ -63,7 +63,7 @@ def test_format_bytes_signed(count: int, text: str) -> None:
         ("0.001 KiB", 1),
     ],
 )
-def test_parse_bytes(text: str | int, count: int) -> None:
+def test_parsed_bytes(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 

@@ -23,7 +23,7 @@ def source(tmp_path, monkeypatch):
     assert sys.meta_path == before
 
 
-def test_it_is_called_once_the_module_has_run(source):
+def test_callback_runs_after_the_module(source):
     seen = []
 
     def act():
@@ -39,7 +39,7 @@ def test_it_is_called_once_the_module_has_run(source):
     assert len(seen) == 1
 
 
-def test_a_module_that_is_there_already(source):
+def test_module_imported_before(source):
     importlib.import_module(NAME)
     seen = []
     when_imported(NAME, lambda: seen.append(1))
@@ -86,7 +86,7 @@ def test_a_module_that_does_not_exist():
     stop()
 
 
-def test_what_it_raises_comes_out_of_the_import(source):
+def test_callback_error_leaves_the_import(source):
     def act():
         raise KeyError("act")
 

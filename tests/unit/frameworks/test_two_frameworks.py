@@ -104,13 +104,13 @@ class TestHostCounter:
         assert both.host() is first.cpu
         assert both.notes() == first.lines
 
-    def test_what_is_wrong_with_all_is_raised_once(self):
+    def test_error_of_all_counters_is_raised_once(self):
         first, second, both = pair()
         first.trouble = second.trouble = UsageError("TENSORLENS_COUNTER=x: choose one of")
         with pytest.raises(UsageError, match=r"^TENSORLENS_COUNTER=x: choose one of$"):
             both.host()
 
-    def test_what_goes_on_from_what(self):
+    def test_counter_continues_from_an_earlier_one(self):
         first, second, both = pair()
         counter = both.host()
         assert continues(counter, first.cpu) and continues(counter, second.cpu)
@@ -190,7 +190,7 @@ class TestCounterSlots:
         assert slots.reader()() == [3, 3, 1, 13, 19, 96, 5, 6, 7]
         assert [each.device for each in slots.counters] == ["cpu", "cuda:0", "cuda:1"]
 
-    def test_one_that_came_too_late_is_told(self):
+    def test_late_framework_is_noted(self):
         first, _second, both = pair()
         state, slots = self.slots(first)
         slots.refresh()
@@ -224,7 +224,7 @@ class TestRegistryOfTwo:
         assert registry.imported_since([]) == ("one", "two")
         assert registry.imported_since([first, second]) == ()
 
-    def test_one_that_fails_does_not_take_the_other_with_it(self, both):
+    def test_failing_adapter_leaves_the_other(self, both):
         first, second = both
         second.trouble = OSError("no")
         answers, failures = registry.ask(both, lambda each: each.watch())
@@ -323,13 +323,13 @@ def names():
 
 
 class TestRegistry:
-    def test_nothing_is_imported_by_itself(self, modules):
+    def test_registry_imports_no_framework(self, modules):
         assert registry.adapters() == []
         assert registry.no_framework_text("nothing to do", "first") == (
             "nothing to do: import numbery or texty first"
         )
 
-    def test_it_is_the_same_until_another_one_comes(self, modules):
+    def test_adapters_are_cached_until_a_framework_arrives(self, modules):
         modules("numbery")
         (alone,) = registry.adapters()
         assert alone.name == "numbery" and registry.adapters() == [alone]
@@ -344,7 +344,7 @@ class TestRegistry:
         modules("numbery")
         assert names() == ["numbery", "texty"]
 
-    def test_one_without_its_adapter_is_left_out_with_one_note(self, modules):
+    def test_framework_without_adapter_is_one_note(self, modules):
         modules("numbery")
         modules("texty")
         assert names() == ["numbery"]
@@ -352,7 +352,7 @@ class TestRegistry:
         assert (note,) == registry.unusable_notes()
         assert note == "texty is left out: ModuleNotFoundError: No module named 'no_adapter'"
 
-    def test_one_whose_adapter_fails_is_asked_once(self, modules):
+    def test_failing_adapter_is_asked_once(self, modules):
         asked = []
 
         def fail():
@@ -367,14 +367,14 @@ class TestRegistry:
             "AttributeError: module 'texty' has no attribute 'config'"
         )
 
-    def test_one_that_is_half_imported_waits(self, modules):
+    def test_half_imported_framework_waits(self, modules):
         module = modules("numbery")
         module.__spec__._initializing = True
         assert names() == []
         module.__spec__._initializing = False
         assert names() == ["numbery"]
 
-    def test_what_stands_in_for_a_module_is_not_asked(self, modules, monkeypatch):
+    def test_mocked_module_is_not_a_framework(self, modules, monkeypatch):
         class Mocked:
             def __getattr__(self, name):
                 raise AssertionError(name)
@@ -386,7 +386,7 @@ class TestRegistry:
         modules("numbery").__spec__ = None
         assert names() == []
 
-    def test_one_that_loads_when_it_is_used_is_not_loaded(self, modules, tmp_path, monkeypatch):
+    def test_lazy_module_is_not_loaded(self, modules, tmp_path, monkeypatch):
         (tmp_path / "numbery.py").write_text("raise SystemExit('loaded')")
         spec = importlib.util.spec_from_file_location("numbery", tmp_path / "numbery.py")
         spec.loader = importlib.util.LazyLoader(spec.loader)

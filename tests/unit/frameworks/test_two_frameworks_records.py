@@ -84,7 +84,7 @@ class TestCensus:
         }
         assert found.tensors.role_totals() == {("cpu", "other"): 10}
 
-    def test_it_is_counted_where_its_owner_shows_it(self):
+    def test_shared_memory_counts_at_its_owner(self):
         found = self.found(
             Findings(table(("a", 16, 8), ("a[0]", 16, 8), note="not torch's allocator"), {}, ()),
             Findings(table(("b", 16, 8)), {}, ()),
@@ -138,7 +138,7 @@ class TestCensus:
         assert sizes == {"files": 300, "shared": 50, "heap": 400 - 70, "rest": 150}
         assert sum(sizes.values()) == ledger.cached
 
-    def test_what_one_does_not_know_is_unknown(self):
+    def test_unknown_figure_of_one_is_unknown_in_the_sum(self):
         missing = dict.fromkeys(("allocated", "unnamed", "cached"), "no compiler")
         found = self.found(
             Findings(table(), {"cpu": host_ledger("one's", 100, 90)}, ()),
@@ -150,7 +150,7 @@ class TestCensus:
         assert ledger.missing["allocated"] == ledger.missing["unnamed"] == "two: no compiler"
         assert ledger.missing["cached"] == "two: no compiler"
 
-    def test_one_that_is_not_counted_and_has_no_tensors_leaves_the_other_as_it_is(self):
+    def test_uncounted_framework_without_tensors_changes_nothing(self):
         own = host_ledger("one's", 100, 90)
         missing = dict.fromkeys(("allocated", "unnamed", "cached"), "no compiler")
         found = self.found(
@@ -187,7 +187,7 @@ class TestCensus:
         assert ledger.driver_used == 1000
         assert ledger.parts == ()
 
-    def test_one_that_fails_does_not_take_the_other_with_it(self):
+    def test_failing_census_leaves_the_other(self):
         first, second = FakeFramework("one"), FakeFramework("two")
         both = first, second
         first.findings = Findings(table(("a", 16, 8)), {}, ())
@@ -199,7 +199,7 @@ class TestCensus:
         with pytest.raises(ValueError, match="odd"):
             merged_census.census(both, ())
 
-    def test_what_a_handler_of_the_program_raises_is_the_programs(self):
+    def test_error_of_a_program_handler_passes_through(self):
         first, second = FakeFramework("one"), FakeFramework("two")
         both = first, second
         before = signal.signal(signal.SIGUSR1, failing_handler)
@@ -280,7 +280,7 @@ class TestRecording:
         _, origin = Recorders(both, RecordOptions()).read(True)
         assert origin.dropped == 3
 
-    def test_one_that_cannot_record_is_a_note(self, monkeypatch):
+    def test_framework_without_recorder_is_a_note(self, monkeypatch):
         alone = FakeRecorder(made_log((ALLOC, 1, 1, 1)), Origin(notes=("own",)))
         monkeypatch.setitem(registry._unusable, "three", "three is left out")
         both = one, two = self.frameworks(alone, None)
@@ -349,7 +349,7 @@ class TestRecording:
         assert first.ended == 1
 
     @pytest.mark.parametrize("broken", [0, 1])
-    def test_events_of_one_that_fails_to_read_are_lost_and_no_others(self, broken):
+    def test_unreadable_log_loses_only_its_events(self, broken):
         recorders = [FakeRecorder(made_log((ALLOC, 1, 8, 1)), Origin()) for _ in range(2)]
 
         def fail(end):
@@ -445,19 +445,19 @@ class TestSteps:
         assert report.notes == ("followed",)
         assert one.steps.closed == two.steps.closed == 1
 
-    def test_one_that_cannot_be_followed_is_a_note(self, monkeypatch):
+    def test_unfollowable_framework_is_a_note(self, monkeypatch):
         one, two = self.both()
         two.trouble = UsageError("no counter")
         report = self.report(monkeypatch, one, two)
         assert [leak.bytes_per_step for leak in report.leaks] == [16]
         assert report.notes == ("followed", "two is not followed: no counter")
 
-    def test_one_that_counts_no_blocks_leaves_the_other(self, monkeypatch):
+    def test_framework_without_blocks_leaves_the_other(self, monkeypatch):
         one, two = self.both()
         two.steps.left_is_known = False
         assert [leak.bytes_per_step for leak in self.report(monkeypatch, one, two).leaks] == [16]
 
-    def test_one_that_fails_at_the_end_is_a_note(self, monkeypatch):
+    def test_failure_at_the_end_is_a_note(self, monkeypatch):
         one, two = self.both()
 
         def holdings(addresses):
@@ -474,7 +474,7 @@ class TestSteps:
         report = self.report(monkeypatch, one, two)
         assert (report.leaks, report.verdict) == ((), f"not clear: {note}")
 
-    def test_one_that_fails_at_the_second_look_is_a_note(self, monkeypatch):
+    def test_failure_at_the_second_step_is_a_note(self, monkeypatch):
         one, two = self.both()
 
         def filling():

@@ -35,10 +35,10 @@ def test_a_local_of_the_caller() -> None:
     train()
 
 
-def test_what_a_method_is_of_goes_by_its_name_outside() -> None:
+def test_self_of_a_method_has_its_name_outside() -> None:
     thing = Thing()
     begin = thing.method()
-    assert begin[id(thing)] == "test_what_a_method_is_of_goes_by_its_name_outside(): thing"
+    assert begin[id(thing)] == "test_self_of_a_method_has_its_name_outside(): thing"
 
 
 def test_methods_carry_their_class() -> None:
@@ -86,7 +86,7 @@ def test_a_running_generator() -> None:
     assert [*gen()] == ["test_a_running_generator.gen(): local"]
 
 
-def test_other_threads() -> None:
+def test_variables_of_other_threads() -> None:
     ready, done = threading.Event(), threading.Event()
     places: list[int] = []
 
@@ -100,7 +100,7 @@ def test_other_threads() -> None:
     thread.start()
     ready.wait(60)
     try:
-        assert anchors()[places[0]] == "test_other_threads.work(): local"
+        assert anchors()[places[0]] == "test_variables_of_other_threads.work(): local"
     finally:
         done.set()
         thread.join()
@@ -191,7 +191,7 @@ def test_changing_a_local_afterwards_holds() -> None:
     assert value is None
 
 
-def test_nothing_of_a_call_is_left() -> None:
+def test_no_frame_is_kept() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -205,6 +205,6 @@ def test_nothing_of_a_call_is_left() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the stack is not read")
-def test_a_temporary() -> None:
+def test_temporary_has_its_line() -> None:
     held = [Thing(), anchors()]
-    assert held[1][id(held[0])] == "test_a_temporary(): (temporary)"
+    assert held[1][id(held[0])] == "test_temporary_has_its_line(): (temporary)"

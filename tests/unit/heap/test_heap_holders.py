@@ -195,7 +195,7 @@ def test_closure_defaults_and_function_attributes() -> None:
     ]
 
 
-def test_class_attribute() -> None:
+def test_held_by_class_attribute() -> None:
     thing = Thing()
     Config.cache = {"a": thing}
     try:
@@ -225,7 +225,7 @@ def test_module_outside_of_sys_modules() -> None:
     assert name_all([thing], {}) == ["apart.state[0]"]
 
 
-def test_suspended_generator() -> None:
+def test_held_by_suspended_generator() -> None:
     def gen(x: Any) -> Iterator[Any]:
         cell = [x]
         yield lambda: cell
@@ -233,10 +233,10 @@ def test_suspended_generator() -> None:
     suspended = gen(Thing())
     next(suspended)
     things = [found for found in gc.get_referents(suspended) if type(found) is Thing]
-    assert name_all(things, {}) == ["test_suspended_generator.gen(): x"]
+    assert name_all(things, {}) == ["test_held_by_suspended_generator.gen(): x"]
 
 
-def test_suspended_coroutine() -> None:
+def test_held_by_suspended_coroutine() -> None:
     thing = Thing()
 
     async def work(given: Any) -> None:
@@ -248,7 +248,7 @@ def test_suspended_coroutine() -> None:
 
     task = work([thing])
     task.send(None)
-    assert name_all([thing], {}) == ["test_suspended_coroutine.work(): given[0]"]
+    assert name_all([thing], {}) == ["test_held_by_suspended_coroutine.work(): given[0]"]
     task.close()
 
 
@@ -268,7 +268,7 @@ def test_frame_kept_by_a_traceback() -> None:
     error.__traceback__ = None
 
 
-def test_nothing_holds_it() -> None:
+def test_unheld_object_has_no_name() -> None:
     assert name_all([Thing()], {}) == [None]
 
 
@@ -381,7 +381,7 @@ def test_keys_that_are_short_and_long_texts() -> None:
     assert found == [f"f(): kept[{key_text(key)}]" for key in kept]
 
 
-def test_target_that_is_an_anchor() -> None:
+def test_target_is_an_anchor() -> None:
     thing = Thing()
     assert name_all([thing], {id(thing): "main(): inputs"}) == ["main(): inputs"]
 
@@ -441,7 +441,7 @@ def test_names_are_added_after_those_there() -> None:
     assert names[node] == "f(): root[0]"
 
 
-def test_nothing_is_kept_and_no_count_changes() -> None:
+def test_holders_change_no_reference_count() -> None:
     thing, root = Thing(), Node()
     root.best, listed = thing, [thing]
     kept = [thing, root, listed]

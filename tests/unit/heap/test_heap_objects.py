@@ -61,7 +61,7 @@ def test_tuples_are_made_meanwhile(
     assert failures == []
 
 
-def test_what_is_in_it() -> None:
+def test_contents_of_an_object() -> None:
     class Thing:
         pass
 
@@ -74,7 +74,7 @@ def test_what_is_in_it() -> None:
     assert id(found) not in addresses
 
 
-def test_nothing_is_held_afterwards() -> None:
+def test_object_table_holds_nothing() -> None:
     class Thing:
         pass
 

@@ -69,7 +69,7 @@ def last(ref: Any) -> Reference:
     return path.references[-1]
 
 
-def test_a_global() -> None:
+def test_path_of_a_global() -> None:
     ref = put(kept.append)
     assert told(ref) == [f"{HERE}.kept (global) -> list[0]"]
     assert last(ref) == Reference("item", "list[0]", "Thing", 1, None)
@@ -102,11 +102,11 @@ def test_globals_of_executed_code() -> None:
     del read
 
 
-def test_attributes() -> None:
+def test_path_of_attributes() -> None:
     trainer = Trainer()
     ref = put(trainer.history.append)
     assert told(ref) == [
-        "test_attributes(): trainer (local) -> Trainer.history (attribute) -> list[0]"
+        "test_path_of_attributes(): trainer (local) -> Trainer.history (attribute) -> list[0]"
     ]
 
 
@@ -122,11 +122,11 @@ def test_an_attribute_in_a_dict() -> None:
     assert told(ref) == [text]
 
 
-def test_a_slot() -> None:
+def test_path_of_a_slot() -> None:
     root = Slotted()
     ref = put(lambda thing: setattr(root, "second", thing))
     # the lambda and the function share the variable
-    assert told(ref) == ["test_a_slot(): root (local) -> Slotted.second (attribute)"]
+    assert told(ref) == ["test_path_of_a_slot(): root (local) -> Slotted.second (attribute)"]
 
 
 def test_a_class_attribute() -> None:
@@ -134,7 +134,7 @@ def test_a_class_attribute() -> None:
     assert told(ref) == [f"{HERE}.Trainer.shared (class attribute) -> list[0]"]
 
 
-def test_a_closure() -> None:
+def test_path_of_a_closure() -> None:
     def make_step() -> Callable[[], None]:
         losses: list[Any] = []
 
@@ -146,7 +146,7 @@ def test_a_closure() -> None:
     step = make_step()
     step()
     ref = weakref.ref(step.__closure__[0].cell_contents[0])  # type: ignore[index]
-    assert told(ref) == ["test_a_closure.make_step(): losses (closure) -> list[0]"]
+    assert told(ref) == ["test_path_of_a_closure.make_step(): losses (closure) -> list[0]"]
 
 
 def test_a_closure_in_a_list_says_which() -> None:
@@ -160,11 +160,11 @@ def test_a_closure_in_a_list_says_which() -> None:
     assert told(ref) == [f"{HERE}.{text}"]
 
 
-def test_defaults() -> None:
+def test_path_of_default_arguments() -> None:
     def step(first: int, history: list[Any] = [], *, other: dict[str, Any] = {}) -> None:  # noqa: B006
         pass
 
-    name = "test_defaults.step"
+    name = "test_path_of_default_arguments.step"
     ref = put(step.__defaults__[0].append)  # type: ignore[index]
     assert told(ref) == [f"{name}(history=...) (default) -> list[0]"]
     ref = put(lambda thing: step.__kwdefaults__["other"].update(k=thing))
@@ -288,7 +288,7 @@ def forward(refs: list[Any]) -> None:
     raise ValueError
 
 
-def test_an_exception() -> None:
+def test_path_of_an_exception() -> None:
     refs: list[Any] = []
     try:
         forward(refs)
@@ -356,22 +356,22 @@ def test_a_cached_property() -> None:
     assert told(ref) == ["test_a_cached_property(): model (local) -> Model.table (attribute)"]
 
 
-def test_queues() -> None:
+def test_path_of_queues() -> None:
     bounded: queue.Queue[Any] = queue.Queue(maxsize=4)
     bounded.put(None)
     ref = put(bounded.put)
-    assert told(ref) == ["test_queues(): bounded (local) -> Queue[1]"]
+    assert told(ref) == ["test_path_of_queues(): bounded (local) -> Queue[1]"]
     assert last(ref) == Reference("queue", "Queue[1]", "Thing", 2, 4)
     simple: queue.SimpleQueue[Any] = queue.SimpleQueue()
     ref = put(simple.put)
-    assert told(ref) == ["test_queues(): simple (local) -> SimpleQueue"]
+    assert told(ref) == ["test_path_of_queues(): simple (local) -> SimpleQueue"]
     assert last(ref).length == 1
 
 
-def test_futures() -> None:
+def test_path_of_futures() -> None:
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     ref = put(future.set_result)
-    assert told(ref) == ["test_futures(): future (local) -> Future._result (future)"]
+    assert told(ref) == ["test_path_of_futures(): future (local) -> Future._result (future)"]
 
 
 def test_partials_and_bound_methods() -> None:
@@ -388,8 +388,8 @@ def test_partials_and_bound_methods() -> None:
     del method
 
 
-def test_containers() -> None:
-    name = "test_containers(): root (local)"
+def test_path_of_containers() -> None:
+    name = "test_path_of_containers(): root (local)"
     root: Any = collections.deque([1], maxlen=3)
     ref = put(root.append)
     assert told(ref) == [f"{name} -> deque[1]"]

@@ -61,13 +61,13 @@ def add(*lists: list[Any]) -> Any:
     return weakref.ref(thing)
 
 
-def test_all_holders_are_told() -> None:
+def test_all_holders_are_listed() -> None:
     ref = add(kept, others)
     texts = [f"{HERE}.kept (global) -> list[0]", f"{HERE}.others (global) -> list[0]"]
     assert sorted(told(ref)) == texts
 
 
-def test_all_roots_of_one_holder_are_told() -> None:
+def test_all_roots_of_one_holder_are_listed() -> None:
     inner: list[Any] = []
     kept.append(inner)
     others.append([inner])
@@ -79,19 +79,19 @@ def test_all_roots_of_one_holder_are_told() -> None:
     ]
 
 
-def test_twice_in_one_list_is_one_way() -> None:
+def test_twice_in_one_list_is_one_path() -> None:
     ref = add(kept, kept)
     assert told(ref) == [f"{HERE}.kept (global) -> list[0]"]
 
 
-def test_the_most() -> None:
+def test_most_paths_are_limited() -> None:
     lists: list[list[Any]] = [[] for _ in range(9)]
     ref = add(*lists)
-    name = "test_the_most(): lists (local)"
+    name = "test_most_paths_are_limited(): lists (local)"
     assert told(ref) == [f"{name} -> list[{place}] -> list[0]" for place in range(5)]
 
 
-def test_targets_together() -> None:
+def test_paths_of_two_targets() -> None:
     first, second = add(kept), add(others)
     texts = [[str(path) for path in each] for each in reference_paths([first(), second(), first()])]
     one, other = f"{HERE}.kept (global) -> list[0]", f"{HERE}.others (global) -> list[0]"
@@ -109,20 +109,20 @@ def test_targets_that_hold_each_other() -> None:
     assert texts == [[name], [f"{name} -> Thing.inner (attribute)"]]
 
 
-def test_no_targets() -> None:
+def test_paths_without_targets() -> None:
     assert reference_paths([]) == []
 
 
-def test_what_all_share_is_not_asked_for() -> None:
+def test_shared_constants_have_no_path() -> None:
     assert reference_paths([None, 1])[0] == []
 
 
-def test_skipped_holders() -> None:
+def test_paths_skip_holders() -> None:
     ref = add(kept, others)
     assert told(ref, skip=[id(others)]) == [f"{HERE}.kept (global) -> list[0]"]
 
 
-def test_too_deep() -> None:
+def test_paths_too_deep() -> None:
     chain: list[Any] = []
     kept.append(chain)
     for _ in range(25):
@@ -164,7 +164,7 @@ def test_a_cycle_of_several() -> None:
     assert path.references[-1] == Reference("cycle", "Node", "Node")
 
 
-def test_what_hangs_below_a_cycle() -> None:
+def test_paths_below_a_cycle() -> None:
     node = Node()
     node.parent = node
     node.children.append(Thing())
@@ -226,7 +226,7 @@ def test_a_reference_that_cannot_be_seen() -> None:
     assert told(ref) == [f"{HERE}.kept (global) -> list[0]"]
 
 
-def test_nothing_is_kept_or_counted() -> None:
+def test_paths_keep_nothing_alive() -> None:
     ref = add(kept)
     before = sys.getrefcount(kept[0])
     result = [found(ref), cycle(ref())]

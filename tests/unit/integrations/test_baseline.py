@@ -9,7 +9,7 @@ from tensorlens.integrations import Baseline, tolerance_of
 @pytest.mark.parametrize(
     "content", ["{", "[]", '{"version": 99, "tests": {}}', '{"version": 1, "tests": {"a": 1}}']
 )
-def test_what_is_no_baseline_is_not_taken_for_one(content, tmp_path):
+def test_other_file_is_no_baseline(content, tmp_path):
     path = tmp_path / "peaks.json"
     path.write_text(content, "utf-8")
     for update in (False, True):
@@ -25,7 +25,7 @@ def test_an_excess_tells_its_tolerance(tolerance, text, tmp_path):
     assert f"(tolerance {text}; " in said
 
 
-def test_tolerances():
+def test_baseline_tolerances():
     assert [tolerance_of(text) for text in ("5%", "0.05", "0")] == [0.05, 0.05, 0]
     for text in ("lots", "-1%", "nan", ""):
         with pytest.raises(UsageError, match="write for example 5%"):

@@ -126,9 +126,7 @@ def test_validation_is_apart_from_training(script: Script, follower: Follower) -
     assert "peak 80 B in batch 1 of validation of epoch 1" in str(report)
 
 
-def test_what_an_exception_ended_is_forgotten_by_the_next(
-    script: Script, follower: Follower
-) -> None:
+def test_fit_ended_by_an_exception_is_forgotten(script: Script, follower: Follower) -> None:
     follower.begin(FIT)
     follower.epoch_begins(2)
     follower.batch_begins(0)
@@ -150,7 +148,7 @@ def test_what_an_exception_ended_is_forgotten_by_the_next(
     assert report.peak("cpu") == (4, report.epochs[0])
 
 
-def test_another_thread_is_left_out(script: Script, follower: Follower) -> None:
+def test_batches_of_another_thread_are_left_out(script: Script, follower: Follower) -> None:
     follower.begin(FIT)
     follower.epoch_begins(0)
     thread = threading.Thread(target=lambda: follower.batch_ends(0))

@@ -29,7 +29,7 @@ def peaks_of(monkeypatch, device, missing, peak=-1):
 @pytest.mark.parametrize(
     ("device", "said"), [(None, ("cpu", "cuda:0")), ("cpu", ("cpu",)), ("cuda:0", ("cuda:0",))]
 )
-def test_what_has_no_peak_is_left_out_and_said(monkeypatch, device, said):
+def test_device_without_peak_is_noted(monkeypatch, device, said):
     peaks = peaks_of(monkeypatch, device, {"peak": "none is kept"})
     peaks.end()
     assert peaks.unknown == {each: f"no peak of {each} is known: none is kept" for each in said}
@@ -51,7 +51,7 @@ def test_host_memory_with_a_peak_is_checked(monkeypatch):
     assert (peaks.unknown, peaks.found) == ({}, {"cpu": 60, "cuda:0": 60})
 
 
-def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
+def test_peaks_known_at_the_end(monkeypatch):
     def end():
         peaks.unknown["cuda:0"] = "no peak of cuda:0 is known"
 

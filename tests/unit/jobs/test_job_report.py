@@ -89,7 +89,7 @@ def test_a_rank_is_told_by_the_name_of_its_file(name, rank):
     assert found == (None if rank is None else (rank, None))
 
 
-def test_what_a_record_says_of_its_rank_goes_before_its_name():
+def test_rank_in_a_record_goes_before_the_file_name():
     record = Snapshot(TensorTable(), {}, process="rank 5 of 8, process 12")
     assert rank_of(record, "run.rank1.json") == (5, 8)
 

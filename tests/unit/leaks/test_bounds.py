@@ -40,7 +40,7 @@ def test_a_cache_does_not_tell_places_apart():
     assert bounds.filling(way(cache), [way(cache)]) is cache
 
 
-def test_what_has_no_end():
+def test_unbounded_items():
     assert not bounds.has_end(item("list[6]", 7))
     assert not bounds.has_end(item("list[6]", 7, None, 0))
     assert bounds.filling(way(item("list[6]", 7)), [way(item("list[2]", 7))]) is None

@@ -21,7 +21,7 @@ def steps(blocks):
     return sorted((block.birth, block.size, block.step) for block in blocks)
 
 
-def test_sizes_that_differ_are_one():
+def test_different_sizes_are_one_group():
     blocks = [(100 + step, 8 * step, 1, step) for step in range(2, 8)]
     assert steps(groups.candidates(left(*blocks), SPAN)) == [
         (1, 8 * step, step) for step in range(2, 8)
@@ -53,7 +53,7 @@ def test_names_that_have_nothing_in_common_are_one_line():
     assert [group.judgement.tensors_per_step for group in found] == [1]
 
 
-def test_what_hangs_below_is_counted_with_its_tensor():
+def test_graph_is_counted_with_its_tensor():
     roots = [Thing() for _ in range(8)]
     held = [survivor(step, f"losses[{step}]", root) for step, root in enumerate(roots)]
     below = [survivor(step, "saved", None, (Holder(root, ()),)) for step, root in enumerate(roots)]
@@ -62,7 +62,7 @@ def test_what_hangs_below_is_counted_with_its_tensor():
     assert group.judgement.tensors_per_step == 1
 
 
-def test_what_hangs_below_a_tensor_that_is_no_leak_is_one_group():
+def test_graph_below_a_bounded_tensor_is_one_group():
     total = Thing()
     below = [survivor(step, "saved", None, (Holder(total, ()),)) for step in range(8)]
     (group,) = in_groups(below + below, [1] * 8 + [2] * 8)

@@ -80,7 +80,7 @@ def test_tensors_that_are_not_counted_may_be_what_grows() -> None:
     )
 
 
-def test_the_heap_grows_and_nobody_knows_in_what() -> None:
+def test_heap_growth_without_cause() -> None:
     rates = host_rates(samples(heap=[50_000 * step for step in range(9)]))
     assert (rates.heap, rates.objects) == (50_000.0, None)
     found = heap_growth(50_000.0)
@@ -91,7 +91,7 @@ def test_the_heap_grows_and_nobody_knows_in_what() -> None:
     )
 
 
-def test_arrays_are_told_first() -> None:
+def test_arrays_come_first() -> None:
     arrays = "8 of 48.83 KiB each", "log (global) -> list[7]"
     found = heap_growth(50_000.0, 2000.0, arrays, 200.0, DEEPER)
     assert found.text.endswith(" a step: NumPy arrays, 8 of 48.83 KiB each")
@@ -108,26 +108,26 @@ def test_objects_of_python() -> None:
     assert found.text.endswith("grew 48.83 KiB a step: with about 2,000 Python objects a step")
 
 
-def test_what_the_watch_keeps_itself_does_not_count() -> None:
+def test_own_memory_does_not_count() -> None:
     objects = [2000 * step for step in range(9)]
     # 5 objects for each of 300 lines, and 1000 are noise
     assert host_rates(samples(objects=objects), lines=300).objects is None
     assert host_rates(samples(objects=objects), lines=100).objects == 1500.0
 
 
-def test_what_tensors_take_beside_their_storage_does_not_count() -> None:
+def test_tensor_objects_do_not_count() -> None:
     heap = [20_000 * step for step in range(9)]
     assert host_rates(samples(heap=heap), 3.0).heap == 20_000.0
     assert host_rates(samples(heap=heap), 4.0).heap is None
 
 
-def test_pinned_memory() -> None:
+def test_pinned_memory_growth() -> None:
     (found,) = pinned_growth(samples(pinned=[MIB * step for step in range(9)]))
     assert found.text == "page-locked (pinned) host memory grew 1.00 MiB a step"
     assert found.bytes_per_step == MIB
 
 
-def test_worker_processes() -> None:
+def test_worker_process_growth() -> None:
     children, sizes = [2 * step for step in range(9)], [2 * MIB * step for step in range(9)]
     (found,) = worker_growth(samples(children=children, sizes=sizes)[2:])
     assert found.text == "worker processes: from 4 to 16 in 6 steps, 2.00 MiB a step"

@@ -45,7 +45,7 @@ def test_every_step_leaving_something_is_certain_with_the_mean():
         (0, 5, 0, 0, 0, 1, 1),  # a state that is made once, and batches ahead
     ],
 )
-def test_what_not_all_steps_leave_is_no_leak(tensors):
+def test_blocks_of_some_steps_are_no_leak(tensors):
     assert certainty(*tensors) == growth_test.NONE
 
 
@@ -87,7 +87,7 @@ def test_steps_without_a_verdict_do_not_count():
     assert (found.certainty, found.bytes_per_step) == (growth_test.CERTAIN, 8.0)
 
 
-def test_what_gets_larger_each_step_grows():
+def test_growing_block_is_growth():
     assert growth_test.growing([100, 140, 180, 220]).bytes_per_step == 40.0
     assert growth_test.growing([100, 140, 150, 220]).bytes_per_step == 40.0
     assert growth_test.growing([100, 140, 140, 220]) is None
@@ -95,7 +95,7 @@ def test_what_gets_larger_each_step_grows():
     assert growth_test.growing([]) is None
 
 
-def test_what_takes_the_place_of_older_ones_is_renewed():
+def test_replaced_blocks_are_renewed():
     assert growth_test.is_renewed([20, 20, 20, 20], 3)
     assert growth_test.is_renewed([20, 19, 18, 17], 3)
     assert not growth_test.is_renewed([20, 21, 22, 23], 3)
@@ -113,7 +113,7 @@ def test_what_takes_the_place_of_older_ones_is_renewed():
         [0, 1, 1, 2, 3, 3, 4],
     ],
 )
-def test_what_never_comes_down_again_climbs(levels):
+def test_rising_levels_climb(levels):
     assert growth_test.climbs([*levels])
 
 
@@ -158,7 +158,7 @@ def test_too_few_levels_do_not_climb():
         [0, 4, 8, 9, 12, 10, 11, 13, 13, 14, 14, 15, 17, 16, 17, 17, 18, 17, 17, 15],
     ],
 )
-def test_what_rises_now_and_then_may_climb(levels):
+def test_occasional_rises_may_climb(levels):
     assert growth_test.may_climb(levels)
 
 
@@ -180,7 +180,7 @@ def test_what_rises_now_and_then_may_climb(levels):
         *([(at + place) % tooth for at in range(31)] for tooth in (4, 7, 12) for place in (1, 3)),
     ],
 )
-def test_what_comes_down_again_or_has_stopped_does_not_climb(levels):
+def test_falling_or_flat_levels_do_not_climb(levels):
     assert not growth_test.may_climb(levels)
 
 

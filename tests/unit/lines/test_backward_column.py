@@ -39,7 +39,7 @@ def figures(bench: Bench) -> list[int | None]:
     return [memory.backward for line in lines for memory in line.memory.values()]
 
 
-def test_it_is_of_the_line_and_file_and_zero_elsewhere(bench: Bench, memory: FakeMemory) -> None:
+def test_backward_bytes_belong_to_line_and_file(bench: Bench, memory: FakeMemory) -> None:
     @bench.profile
     def step() -> None:
         memory.allocate(1)

@@ -64,7 +64,7 @@ def test_a_block_has_its_lines_and_no_others(
     assert bench.is_idle()
 
 
-def test_blocks_nest(bench: Bench, memory: FakeMemory, block: Blocks) -> None:
+def test_nested_blocks(bench: Bench, memory: FakeMemory, block: Blocks) -> None:
     with block:  # O
         memory.allocate(1)  # A
         with block:  # I

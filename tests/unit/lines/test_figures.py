@@ -91,9 +91,7 @@ def test_a_line_that_never_ran_is_blank(bench: Bench, memory: FakeMemory) -> Non
     assert bench.function("uncalled").note == "never called"
 
 
-def test_what_locals_hold_is_given_back_in_the_line_of_the_caller(
-    bench: Bench, memory: FakeMemory
-) -> None:
+def test_locals_are_freed_in_the_line_of_the_caller(bench: Bench, memory: FakeMemory) -> None:
     class Tensor:
         def __init__(self) -> None:
             memory.allocate(100)

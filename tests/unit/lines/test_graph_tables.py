@@ -89,9 +89,7 @@ def test_a_table_of_nodes(bench: Bench, followed: list[FakeTracedCode]) -> None:
     assert function.note == "not called since the figures were cleared"
 
 
-def test_what_only_builds_a_graph_is_not_measured(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graph_building_is_not_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def step() -> int:
         return 1
 

@@ -96,7 +96,7 @@ def test_recursion_has_one_state_per_frame(bench: Bench, memory: FakeMemory) -> 
     assert bench.function("down").calls == 4
 
 
-def test_mutual_recursion(bench: Bench, memory: FakeMemory) -> None:
+def test_lines_of_mutual_recursion(bench: Bench, memory: FakeMemory) -> None:
     @bench.profile
     def ping(left: int) -> None:
         memory.allocate(1)  # A

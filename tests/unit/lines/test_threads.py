@@ -308,7 +308,7 @@ def test_threads_that_begin_at_once_watch_a_function_once(
     bench.close()
 
 
-def test_what_is_watched_may_change_while_it_is_told(bench: Bench) -> None:
+def test_functions_may_change_during_a_report(bench: Bench) -> None:
     @bench.profile
     def step() -> None:
         pass
@@ -326,7 +326,7 @@ def test_what_is_watched_may_change_while_it_is_told(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("change", ["add", "remove"])
-def test_nobody_else_changes_what_is_watched_meanwhile(
+def test_functions_are_locked_during_a_change(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     engine = bench.engine

@@ -247,7 +247,7 @@ class Plain:
 
 
 @pytest.mark.parametrize("item", [len, 5, Plain, None, "name", dict.get, functools.partial(len)])
-def test_what_has_no_lines_gets_one_clear_line(bench: Bench, item: Any) -> None:
+def test_object_without_lines_is_one_line(bench: Bench, item: Any) -> None:
     for refused in (bench.profiler.add_function, bench.profiler):
         with pytest.raises(ProfileError, match=r"^cannot profile [^\n]+$"):
             refused(item)

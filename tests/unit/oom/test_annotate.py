@@ -100,7 +100,7 @@ def chained(way):
         ("hidden", 0, 0),
     ],
 )
-def test_what_an_error_was_raised_from(way, region, unhandled):
+def test_cause_of_an_error_is_annotated(way, region, unhandled):
     outer, failed = chained(way)
     address_reserve.explain(outer)
     assert len(notes(failed)) == region
@@ -109,7 +109,7 @@ def test_what_an_error_was_raised_from(way, region, unhandled):
     assert len(notes(failed)) == unhandled and not notes(outer)
 
 
-def test_what_was_handled_before_is_not_shown_as_resident_at_the_failure(reporter):
+def test_handled_error_is_not_resident_at_the_failure(reporter):
     first, second = Failed("first"), Failed("second")
     outer = ValueError("outer")
     second.__context__, outer.__cause__ = first, second
@@ -124,7 +124,7 @@ def test_what_was_handled_before_is_not_shown_as_resident_at_the_failure(reporte
     assert reporter.asked == 1
 
 
-def test_what_came_before_the_error_on_its_way_is_the_request_alone(reporter):
+def test_earlier_error_shows_its_request_alone(reporter):
     first, second = Failed("first"), Failed("second")
     second.__context__ = first
     oom.annotate_unhandled(second)

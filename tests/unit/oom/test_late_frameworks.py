@@ -59,7 +59,7 @@ def late(monkeypatch, tmp_path):
     sys.modules.pop("latey_adapter", None)
 
 
-def test_what_comes_later_is_recorded_from_then_on(late):
+def test_late_framework_is_recorded(late):
     second = Recorder(20, 3)
     late(second)
     finders = [*sys.meta_path]
@@ -81,7 +81,7 @@ def test_an_import_goes_on_when_what_it_brings_cannot_be_recorded(late):
     assert recording.origin.notes == ("latey is not recorded: nothing counts here",)
 
 
-def test_what_comes_after_the_end_is_not_recorded(late):
+def test_framework_after_the_end_is_not_recorded(late):
     second = Recorder(20, 3)
     late(second)
     with record() as recording:

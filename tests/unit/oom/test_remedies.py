@@ -57,7 +57,7 @@ def test_gradients_are_needed_from_backward_on(phase):
     ]
 
 
-def test_what_is_small_is_not_told():
+def test_small_savings_are_omitted():
     small = (T("net.weight", (99, FLOATS), "parameter"), T("g", (1, FLOATS), "gradient"))
     assert told(asking(), snapshot_of(small)) == []
 
@@ -87,7 +87,7 @@ def test_older_graphs_are_told_by_who_holds_them_and_not_twice():
     ]
 
 
-def test_what_the_newest_graph_keeps_too_would_not_be_freed():
+def test_tensors_of_the_newest_graph_are_not_freeable():
     table = snapshot_of([T("h", (4, FLOATS), "activation", storage=0x200)])
     graphs = [KeptGraph(1, frozenset({0x200}), (0x200,)), KeptGraph(2, frozenset({0x200}), ())]
     assert told(asking(), table, graphs) == [(4 * MIB, "activations for backward")]
@@ -135,7 +135,7 @@ def test_cached_but_in_pieces(monkeypatch):
     assert told(request, snapshot) == []
 
 
-def test_other_processes():
+def test_memory_of_other_processes():
     request = asking(200 * MIB, "cuda:0")
     found = failure.remedies(request, fragmented(0, 103 * MIB))
     assert found[0].nbytes == 103 * MIB
@@ -144,7 +144,7 @@ def test_other_processes():
     assert len(failure.remedies(request, fragmented(0, 102 * MIB))) == len(found) - 1
 
 
-def test_a_device_that_is_not_known():
+def test_unknown_device():
     snapshot = snapshot_of(STEP)
     for device in (None, "cuda:3"):
         assert failure.remedies(asking(device=device), snapshot) == ()

@@ -3,7 +3,7 @@ import mmap
 from tensorlens.recording import address_reserve
 
 
-def test_what_is_kept_back_is_given_up_and_taken_again(monkeypatch):
+def test_address_reserve_is_released_and_retaken(monkeypatch):
     monkeypatch.setattr(address_reserve, "_wanted", 0)
     monkeypatch.setattr(address_reserve, "_held", None)
     address_reserve.reserve()

@@ -40,7 +40,7 @@ def test_each_byte_is_charged_to_the_line_that_made_its_node() -> None:
     ]
 
 
-def test_one_device() -> None:
+def test_backward_of_one_device() -> None:
     made = two_lines()
     node = Context(node="CopyBackward0", forward=0)
     made.alloc(64, made.stack(BACKWARD, ENGINE), node, device="cuda:0")
@@ -50,7 +50,7 @@ def test_one_device() -> None:
     assert [cost.nodes for cost in recording.backward("cuda:0")] == [{"CopyBackward0": 64}]
 
 
-def test_what_checkpoints_compute_again() -> None:
+def test_checkpoint_recomputation_in_the_log() -> None:
     made = Made()
     made_at = made.stack(user(1), FIRST)
     again = made.stack(BACKWARD, ENGINE, "net", SECOND)

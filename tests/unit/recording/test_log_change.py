@@ -49,7 +49,7 @@ def test_the_same_bytes_in_other_blocks_are_no_growth() -> None:
     assert made.recording.growth(0, 2) == ()
 
 
-def test_no_such_instant() -> None:
+def test_change_at_unknown_instant() -> None:
     recording = two_epochs().recording
     with pytest.raises(UsageError, match="no mark 'step': it has epoch, end"):
         recording.growth("step")
@@ -65,7 +65,7 @@ def test_no_such_instant() -> None:
         made.recording.growth("x")
 
 
-def test_churn() -> None:
+def test_churn_by_line() -> None:
     churn = two_epochs().recording.churn()
     assert (churn.device, churn.handed_out, churn.allocations) == ("cpu", 114, 4)
     assert churn.peak == 100 + 50 + 7 + 7

@@ -41,7 +41,7 @@ def test_the_peak_says_what_made_its_blocks_and_how_old_they_are() -> None:
 
 
 @pytest.mark.parametrize("row", [-1, 0, 1])
-def test_what_is_left_of_the_dropped_is_not_from_before(row: int) -> None:
+def test_leftover_of_dropped_events(row: int) -> None:
     moment = ring().at(row)
     # the first kept event
     assert (moment.bytes, moment.time_ns, moment.dropped) == (140, 7, False)

@@ -27,7 +27,7 @@ def test_used_and_free() -> None:
     assert (found.free, found.largest_free, found.inactive_split) == (260, 200, 60)
 
 
-def test_unknown() -> None:
+def test_unknown_fragmentation() -> None:
     made = Made()
     made.alloc(1)
     assert made.recording.fragmentation() is None

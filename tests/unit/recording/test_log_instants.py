@@ -54,7 +54,7 @@ def test_a_recording_that_was_looked_at_is_pickled() -> None:
     assert (again.to_dict(), str(again)) == (recording.to_dict(), str(recording))
 
 
-def test_any_event() -> None:
+def test_instant_of_any_event() -> None:
     recording = three_blocks().recording
     assert [recording.at(row).bytes for row in range(-1, 5)] == [100, 100, 130, 150, 120, 150]
     assert [block.row for block in recording.at(4).tensors] == [0, 4, 2]
@@ -63,7 +63,7 @@ def test_any_event() -> None:
             recording.at(row)
 
 
-def test_what_was_there_at_the_start_was_there_at_once() -> None:
+def test_blocks_from_before_are_resident_at_the_start() -> None:
     made = Made()
     for _ in range(3):
         made.start(10)
@@ -94,7 +94,7 @@ def test_devices_are_apart() -> None:
         recording.peak("mps")
 
 
-def test_nothing_recorded() -> None:
+def test_instants_of_an_empty_recording() -> None:
     recording = Recording(EventLog())
     for question in (recording.peak, recording.timeline, recording.churn, recording.fragmentation):
         with pytest.raises(UsageError, match="no events"):
@@ -130,7 +130,7 @@ def test_the_highest_was_dropped() -> None:
     assert Recording(recording.log, Origin(dropped_peaks={})).peak().bytes == 150
 
 
-def test_what_the_allocator_counts() -> None:
+def test_allocator_levels_at_instants() -> None:
     made = Made("cuda:0")
     log = made.log
     made.start(512)
@@ -163,7 +163,7 @@ def test_blocks_are_a_sequence() -> None:
     assert tensors == list(tensors)
 
 
-def test_ages_of_blocks_end_with_them() -> None:
+def test_ages_of_freed_blocks() -> None:
     made = three_blocks()
     (freed,) = made.recording.blocks([1])
     assert freed.age_ns == 2

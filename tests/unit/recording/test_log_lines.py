@@ -51,7 +51,7 @@ def test_threads_of_the_engine_have_no_stack() -> None:
     assert lines(resident) == (None, 5)
 
 
-def test_what_the_engine_called_comes_before_the_node() -> None:
+def test_python_called_by_the_engine_has_its_line() -> None:
     made = Made()
     forward = made.stack(STEP, "net", FORWARD)
     again = made.stack(BACKWARD, ENGINE, FUNCTIONAL, "net.fc", user(7), FUNCTIONAL)

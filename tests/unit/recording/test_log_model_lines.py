@@ -28,7 +28,7 @@ def test_innermost_line_of_the_models_own_code() -> None:
     assert model_line(STEP, "fc", LINEAR) is None
 
 
-def test_what_the_user_wrote_inside_of_the_model_is_the_users() -> None:
+def test_user_code_inside_the_model() -> None:
     mine = user(5, "Head.forward", "/me/head.py")
     assert model_line(STEP, "layer", LAYER, "head", mine, FUNCTIONAL) is None
     # and a library's layer that it calls is the library's again
@@ -49,7 +49,7 @@ def test_what_the_user_wrote_inside_of_the_model_is_the_users() -> None:
         ("/v/site-packages/timm/vit.py", "made.<locals>.Vit.forward", True),
     ],
 )
-def test_whose_code_a_model_is(path, function, is_model) -> None:
+def test_model_library_code(path, function, is_model) -> None:
     assert Frame(path, 1, function, False).model == is_model
     assert not Frame(path, 1, function, True).model
 

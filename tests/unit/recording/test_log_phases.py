@@ -56,7 +56,7 @@ def test_torch_on_other_systems() -> None:
     assert landmark(CALL) == "forward"
 
 
-def test_what_only_looks_like_torch() -> None:
+def test_lookalike_of_torch_is_no_landmark() -> None:
     assert landmark(Frame("/me/nn/modules/module.py", 1, "_call_impl")) is None
     assert landmark(Frame("/me/mytorch/nn/modules/module.py", 1, "_call_impl")) is None
     assert landmark(Frame(CALL.filename, 1, "__call__")) is None

@@ -49,7 +49,7 @@ def test_growth_begins_at_the_first_mark_of_a_name():
         (b"step", "b'step' is no instant: give the number of an event or the name of a mark"),
     ],
 )
-def test_what_names_none(instant, text):
+def test_unknown_mark_names(instant, text):
     for ask in (recording().at, recording().growth):
         with pytest.raises(UsageError) as caught:
             ask(instant)

@@ -29,7 +29,7 @@ def fsdp(file: str, function: str) -> Frame:
         ),
     ],
 )
-def test_what_fully_shard_takes_in_backward(frames, name, role) -> None:
+def test_fully_shard_buffers_in_backward(frames, name, role) -> None:
     made = Made()
     row = made.alloc(64, made.stack(STEP, ENGINE, *frames), NODE)
     (block,) = made.recording.peak().tensors

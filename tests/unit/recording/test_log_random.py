@@ -85,7 +85,7 @@ def test_sums_of_every_kind(made: Made) -> None:
         assert all(block.name for block in blocks)
 
 
-def test_timelines(made: Made) -> None:
+def test_random_timelines(made: Made) -> None:
     recording = made.recording
     for points in (2, 20, 2000):
         timeline = recording.timeline("cpu", points)

@@ -62,7 +62,7 @@ def test_another_operator_in_between_ended_the_first() -> None:
     assert only(made, first).role == "activation"
 
 
-def test_what_other_threads_do_ends_no_operator() -> None:
+def test_operators_are_per_thread() -> None:
     made = Made()
     stack = made.stack(STEP, "fc")
     first = made.alloc(8, stack, LINEAR)
@@ -91,7 +91,7 @@ def test_backward_keeps_gradients() -> None:
     ]
 
 
-def test_what_a_node_computes_again_is_an_activation() -> None:
+def test_recomputed_tensors_are_activations() -> None:
     made = Made()
     engine, inside = made.stack(STEP, ENGINE), made.stack(STEP, ENGINE, "fc", user(4))
     node = Context(op="aten::mul", node="MulBackward0")
@@ -176,7 +176,7 @@ def test_names_of_the_dead_are_those_of_the_living() -> None:
     assert not only(made, weight).known
 
 
-def test_names_of_the_dead_whatever_thread_made_them() -> None:
+def test_names_of_freed_blocks_of_any_thread() -> None:
     made = Made()
     update = "adam/AssignSubVariableOp"
     stack = made.stack(STEP)
@@ -210,7 +210,7 @@ def test_blocks_of_which_nothing_is_known_are_not_alike() -> None:
     assert blocks(made, unnamed) == [("other", "before the recording")]
 
 
-def test_what_the_graph_saved_without_a_module_has_that_which_made_it() -> None:
+def test_saved_tensor_has_the_module_that_made_it() -> None:
     made = Made()
     saved = Label("MmBackward0.self", "activation")
     for module, label in (

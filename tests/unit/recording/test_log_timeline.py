@@ -95,7 +95,7 @@ def test_other_devices_take_no_points() -> None:
     assert timeline.events == 2
 
 
-def test_what_the_driver_gave() -> None:
+def test_driver_segments_in_the_timeline() -> None:
     made = Made("cuda:0")
     made.alloc(8)
     made.log.append(SEGMENT_ALLOC, "cuda:0", 0, 100, 1)

@@ -118,7 +118,7 @@ def test_many_rows_are_many_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_equal(loaded.log, made.log)
 
 
-def test_the_format(tmp_path: Path) -> None:
+def test_tlens_format(tmp_path: Path) -> None:
     made = Made()
     row = made.alloc(8, made.stack(user(3)), Context(op="aten::mm"))
     made.alloc(8)
@@ -148,7 +148,7 @@ def test_the_format(tmp_path: Path) -> None:
     assert end["end"]["events"] == 3
 
 
-def test_what_a_newer_version_adds_is_passed_over(tmp_path: Path) -> None:
+def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     lines = content(everything(), tmp_path)
     lines[0]["later"] = 1
     for line in lines:
@@ -178,7 +178,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.tlens", "run.tlens.gz"])
-def test_every_cut_is_told(tmp_path: Path, name: str) -> None:
+def test_truncated_files_are_refused(tmp_path: Path, name: str) -> None:
     whole = everything().save(tmp_path / name).read_bytes()
     file = tmp_path / f"cut-{name}"
     for length in range(64, len(whole) - 1, 7):
@@ -201,7 +201,7 @@ def test_gzip_of_something_else(tmp_path: Path) -> None:
     assert refused(file) == "damaged recording: its compression is damaged"
 
 
-def test_a_line_that_is_no_json(tmp_path: Path) -> None:
+def test_line_without_json_is_refused(tmp_path: Path) -> None:
     first = json.dumps(content(everything(), tmp_path)[0]) + "\n"
     file = tmp_path / "line.tlens"
     file.write_text(first + "[" * 1_000_000 + "\n")
@@ -212,7 +212,7 @@ CHANGED = "damaged recording: it was changed after it was written"
 
 
 @pytest.mark.parametrize("old", [b'"time":[', b'"provenance":"', b'"rows":'])
-def test_any_change_is_told(tmp_path: Path, old: bytes) -> None:
+def test_changed_files_are_refused(tmp_path: Path, old: bytes) -> None:
     file = everything().save(tmp_path / "run.tlens")
     whole = file.read_bytes()
     assert whole.count(old)

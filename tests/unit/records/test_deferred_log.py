@@ -25,7 +25,7 @@ def log(made):
     return DeferredLog(make)
 
 
-def test_nothing_is_made_before_a_question(log, made):
+def test_deferred_log_is_built_on_first_use(log, made):
     assert isinstance(log, EventLog) and not made
 
 
@@ -61,7 +61,7 @@ def test_threads_that_ask_at_once_get_one_log(log, made):
     assert made == [1] and all(each is log.size for each in sizes) and len(sizes) == 8
 
 
-def test_what_fails_is_tried_again():
+def test_deferred_log_is_retried_after_a_failure():
     answers = iter([MemoryError, EventLog])
 
     def make():

@@ -76,7 +76,7 @@ def test_a_tensor_in_another_role_is_still_there() -> None:
         ([10, 100], [11, 99], [], [], [(10, 11), (100, 99)]),
     ],
 )
-def test_one_name_several_times(before, after, appeared, gone, grown) -> None:
+def test_repeated_names(before, after, appeared, gone, grown) -> None:
     found = between([T("x", (n,)) for n in before], [T("x", (n,)) for n in after])
     assert sorted(change.nbytes for change in found.appeared) == [4 * n for n in appeared]
     assert sorted(-change.nbytes for change in found.gone) == [4 * n for n in gone]

@@ -25,7 +25,7 @@ def listed(indices, **fields) -> list[T]:
         ([1, 3, 5, 7, 9], "history[1...9]"),
     ],
 )
-def test_ranges(indices, name) -> None:
+def test_folded_ranges(indices, name) -> None:
     assert folded(*listed(indices)) == [(name, len(indices))]
 
 
@@ -45,7 +45,7 @@ def test_ranges(indices, name) -> None:
         T("history"),
     ],
 )
-def test_what_differs_stays_apart(other) -> None:
+def test_different_rows_are_not_folded(other) -> None:
     assert folded(*listed(range(3)), other) == [("history[0..2]", 3), (other.name, 1)]
 
 
@@ -104,7 +104,7 @@ def test_few_and_other_attributes_stay_apart(names) -> None:
 
 @pytest.mark.parametrize("count", [2, 300])
 @pytest.mark.parametrize("name", ["made at train.py:12 in step", "", "cache['k']", "buf[3].state"])
-def test_one_name_of_several(name, count) -> None:
+def test_repeated_name_is_not_folded(name, count) -> None:
     assert folded(*[T(name)] * count) == [(name, count)]
 
 
@@ -128,7 +128,7 @@ def test_one_name_of_several_among_few() -> None:
         T("buf[9][1].state"),
     ],
 )
-def test_what_differs_stays_apart_in_any_place(other) -> None:
+def test_difference_in_any_column_is_not_folded(other) -> None:
     tensors = [T(f"buf[{n}].state") for n in range(9)]
     assert folded(*tensors, other) == [("buf[*].state", 9), (other.name, 1)]
 

@@ -48,7 +48,7 @@ def test_rows_are_in_the_order_of_time_with_what_was_there_first():
     ]
 
 
-def test_what_rows_refer_to_is_renumbered():
+def test_merged_references_are_renumbered():
     whole = merge_logs([device(), host()], [0, 0])
     (free,) = [event for event in whole if event.action == "free"]
     assert whole[free.pair].nbytes == 30 and whole[free.pair].pair == free.row
@@ -80,6 +80,6 @@ def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
     ]
 
 
-def test_nothing_joined_is_empty():
+def test_merge_of_no_logs():
     assert len(merge_logs([], [])) == 0
     assert len(merge_logs([EventLog()], [0])) == 0

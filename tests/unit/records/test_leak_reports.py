@@ -62,7 +62,7 @@ def _set(*keys, value):
         (_set("allocated", value=[]), "damaged leak report: "),
     ],
 )
-def test_damage_is_one_line(change, complaint: str) -> None:
+def test_damaged_leak_report_is_one_line(change, complaint: str) -> None:
     data = json.loads(leaks.KINDS["leak"]().to_json())
     change(data)
     with pytest.raises(FileFormatError) as error:
@@ -78,6 +78,6 @@ def test_a_missing_field_is_damage() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "3", '{"schema": "tensorlens.lines"}'])
-def test_what_is_no_leak_report(text: str) -> None:
+def test_other_file_is_no_leak_report(text: str) -> None:
     with pytest.raises(FileFormatError, match=r"^not a tensorlens leak report"):
         LeakReport.from_json(text)

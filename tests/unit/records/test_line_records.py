@@ -73,7 +73,7 @@ def test_json_names_its_schema_and_holds_exact_integers() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "hello", "\x00", "[" * 100_000])
-def test_what_is_not_json_is_refused(text: str) -> None:
+def test_line_report_without_json_is_refused(text: str) -> None:
     with pytest.raises(FileFormatError, match="it is not JSON"):
         LineReport.from_json(text)
 

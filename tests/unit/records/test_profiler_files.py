@@ -125,7 +125,7 @@ def test_a_trace_may_be_packed(tmp_path):
         load(file)
 
 
-def test_what_an_optimizer_allocates_outside_of_an_operator_has_its_phase():
+def test_optimizer_allocations_outside_operators_have_their_phase():
     events = [
         a_range("user_annotation", "Optimizer.step#Adam.step", 10, 9),
         memory(12, 64, 512, 512),

@@ -64,7 +64,7 @@ def test_a_record_made_from_others_has_their_frameworks() -> None:
     assert found.versions["torch"] == "2.13.0" and found.devices == ("NVIDIA H100",)
 
 
-def test_texts() -> None:
+def test_run_texts() -> None:
     assert RUN.texts == (
         "python <train>.py --lr 0.1",
         "started 1970-01-01 00:00:00 UTC, made after 90.5 s",
@@ -82,7 +82,7 @@ def test_a_page_ends_with_it() -> None:
     assert "<footer>" not in html_page(LineReport((), (), run=None))
 
 
-def test_of_this_process() -> None:
+def test_run_of_this_process() -> None:
     code = "from tensorlens.records import current_run; import json, dataclasses;"
     code += "print(json.dumps(dataclasses.asdict(current_run())))"
     before = time.time()
@@ -97,6 +97,6 @@ def test_of_this_process() -> None:
     assert run["versions"] == {} and run["devices"] == []
 
 
-def test_what_cannot_be_told_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_run_facts_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.node", lambda: 1 / 0)
     assert current_run() is None

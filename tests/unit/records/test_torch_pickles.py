@@ -128,7 +128,7 @@ def test_the_extension_registry_is_no_way_in():
         b"\x97.",
     ],
 )
-def test_damage_is_one_line(program):
+def test_damaged_pickle_is_one_line(program):
     with pytest.raises(FileFormatError) as raised:
         read(proto(program))
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 200
@@ -138,7 +138,7 @@ def test_damage_is_one_line(program):
     "program",
     [b"N)R.", b"}}b.", b"N)\x81.", b"N)}\x92.", b"(No.", b"Pname\n.", b"NQ.", b"\x82\x01."],
 )
-def test_what_runs_without_a_name_fails(program):
+def test_opcodes_without_a_name_are_refused(program):
     with pytest.raises(FileFormatError):
         unpickle(proto(program))
 
@@ -153,7 +153,7 @@ def test_depth_takes_nothing_down():
         read(proto(lists))
 
 
-def test_other_files_are_told(tmp_path):
+def test_other_torch_files_are_named(tmp_path):
     saved = tmp_path / "model.pt"
     with zipfile.ZipFile(saved, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02N.")

@@ -38,7 +38,7 @@ def test_the_peak_and_what_was_reserved_at_the_end(name):
 
 
 @pytest.mark.parametrize("name", [*TABLE, *SEGMENTS])
-def test_what_the_trace_tells_of_blocks_goes_with_the_segments(name):
+def test_trace_and_segments_agree(name):
     recording = loaded(name)
     log = recording.log
     # the segments' own sizes of what is still there, and no event that they contradict

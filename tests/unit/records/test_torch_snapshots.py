@@ -66,7 +66,7 @@ def test_a_block_counts_from_its_allocation_until_its_free_is_asked_for():
     assert log.devices == ["cuda:0"]
 
 
-def test_what_was_there_before_comes_first():
+def test_earlier_blocks_come_first():
     data = trace(
         event("free_requested", 4096, 700),  # never seen handed out
         event("free_completed", 4096, 700),
@@ -254,7 +254,7 @@ def damaged():
         yield {**trace(), "allocator_settings": value}
 
 
-def test_anything_else_is_one_line_or_read():
+def test_random_snapshots_are_read_or_refused():
     count = refused = 0
     for data in damaged():
         count += 1

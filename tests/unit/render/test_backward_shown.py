@@ -27,7 +27,7 @@ RECORDED = report(3 * MIB, 0, 512)
 NOT_RECORDED = report(None, None)
 
 
-def test_text():
+def test_backward_text():
     lines = TextRenderer(120, "utf-8").render(RECORDED).splitlines()
     titles = next(line for line in lines if line.startswith("Line"))
     assert titles.split()[-3:] == ["Backward", "│", "Source"]
@@ -44,7 +44,7 @@ def test_text_that_is_narrow_keeps_it_as_long_as_it_can():
     assert "Left out to fit 40" in narrow and "Backward" in narrow.split("Left out")[1]
 
 
-def test_html():
+def test_backward_html():
     page = html_page(RECORDED)
     assert page.count(">Backward</th>") == 1
     row = next(line for line in page.split("<tr") if "<pre>    x = f2(x)" in line)

@@ -74,7 +74,7 @@ def test_csv_has_a_row_a_figure(kind: str) -> None:
         assert sum(int(row["point"]) for row in rows if row["kind"] == each) == int(peak)
 
 
-def test_csv_cells() -> None:
+def test_estimate_csv_cells() -> None:
     rows = list(csv.reader(io.StringIO(csv_text(estimates.training()))))
     needed = [str(each * MIB) for each in (334, 446, 588)]
     assert ["figure", "needed", *needed, "", "", "", ""] in rows
@@ -104,7 +104,7 @@ def test_endings_of_recordings_keep_its_recording(tmp_path: Path, ending: str) -
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)
-def test_json_keeps_all_of_it(tmp_path: Path, kind: str) -> None:
+def test_estimate_json_round_trip(tmp_path: Path, kind: str) -> None:
     made = estimates.ALL[kind]()
     assert isinstance(load(made.save(tmp_path / "out.tlens")), Recording)
     again = load(made.save(tmp_path / "out.json"))

@@ -173,7 +173,7 @@ def test_a_training_step(columns: int, text: str) -> None:
     assert text_of("training", columns) == text
 
 
-def test_it_prints_itself() -> None:
+def test_estimate_prints_itself() -> None:
     assert str(estimates.training()) == text_of("training", 120)
     assert estimates.training().explain() == explained("training", 120)
 
@@ -319,7 +319,7 @@ def test_without_a_batch_nothing_is_said_of_items() -> None:
     assert text.endswith(SUM)
 
 
-def test_what_is_not_there_at_the_peak_is_told_with_its_highest() -> None:
+def test_roles_absent_at_the_peak_show_their_highest() -> None:
     # after row 4, in forward of step 1: parameters, the batch, workspace and activation
     made = estimates.training(peak_row=4, allocated=Range.exactly(15 * MIB))
     text = flat(TextRenderer(80, "utf-8").render_blocks(present.explanation(made)))

@@ -78,7 +78,7 @@ def test_every_row_of_a_table_has_every_column(kind: str) -> None:
         assert len(row) == len(heads[0]) or "lines not run" in row[-1]
 
 
-def test_cells() -> None:
+def test_html_cells() -> None:
     assert Reader(fragment(reports.training())).rows[2:] == [
         [
             *("Line", "Hits", "Time", "Allocated", "Peak", "Reserved"),
@@ -106,7 +106,7 @@ def test_cells() -> None:
     ]
 
 
-def test_bars() -> None:
+def test_html_bars() -> None:
     # highest peak 8 MiB; nets from -2 to +6 MiB, so the axis stands at a quarter
     lines = (
         ran(1, "a", {"cpu": moved(0, 6 * MIB, peak=8 * MIB)}),
@@ -155,7 +155,7 @@ def test_folded_lines_are_there_to_open() -> None:
     assert "# line 50<" in text
 
 
-def test_remarks() -> None:
+def test_html_remarks() -> None:
     text = fragment(reports.raised())
     assert "✗ line 2 raised RuntimeError: out of memory: tried to allocate 10 PB" in text
     text = fragment(reports.eight_devices())
@@ -167,7 +167,7 @@ def test_remarks() -> None:
     assert "<table" not in text
 
 
-def test_page() -> None:
+def test_html_page() -> None:
     report = LineReport((), (reports.CPU,), "estimated", "rank 3", ("a note",))
     text = html_page(report)
     assert text.startswith("<!doctype html>\n<html")

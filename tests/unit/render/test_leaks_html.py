@@ -48,7 +48,7 @@ def test_a_leak_has_its_facts_in_rows() -> None:
     ]
 
 
-def test_what_else_grew_is_told() -> None:
+def test_other_growth_in_html() -> None:
     text = fragment_of("several")
     assert "Other growth" in text
     assert "garbage that waited for the collector" in text
@@ -70,7 +70,7 @@ def fragment_of(kind: str) -> str:
     return leaks.KINDS[kind]()._repr_html_()
 
 
-def test_what_hangs_below_and_the_balance_are_rows() -> None:
+def test_below_and_balance_are_html_rows() -> None:
     html = fragment_of("queue")
     parts = "+5.20 KiB a step: leaks +5.00 KiB, filling +1.00 KiB, freed -819 B"
     assert f'<span class="tl-device">cpu</span> {parts}' in html

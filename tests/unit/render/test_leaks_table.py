@@ -41,7 +41,7 @@ def test_a_row_per_leak_with_all_that_is_known() -> None:
     ]
 
 
-def test_what_is_not_known_is_empty() -> None:
+def test_unknown_cells_are_empty() -> None:
     row = rows_of("several")[1]
     filled = {name: text for name, text in row.items() if text}
     assert filled == {

@@ -58,7 +58,7 @@ def test_a_path_takes_one_line_where_there_is_room() -> None:
     ) in text_of("leak", 120)
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_figures_have_reasons() -> None:
     text = text_of("several")
     assert (
         "2  about 2 tensors, 1.50 KiB a step\n"
@@ -75,7 +75,7 @@ def test_one_tensor_that_is_replaced_by_larger_ones() -> None:
     assert "3  one tensor that grows, 20 B a step\n" in text_of("several")
 
 
-def test_what_else_grew_comes_with_its_reason_and_its_path_once() -> None:
+def test_other_growth_shows_reason_and_path_once() -> None:
     text = text_of("several").partition("Other growth\n")[2]
     assert text == (
         "  garbage    1 tensor, 400 B a step, made at train.py:27 in step: garbage that\n"
@@ -122,7 +122,7 @@ def test_a_report_prints_itself_and_is_short_as_repr() -> None:
     assert (bool(report), bool(healthy)) == (True, False)
 
 
-def test_what_hangs_below_and_the_balance_are_told() -> None:
+def test_below_and_balance_text() -> None:
     lines = text_of("queue", 100).splitlines()
     assert lines[3] == (
         "  growth     cpu  +5.20 KiB a step: leaks +5.00 KiB, filling +1.00 KiB, freed -819 B"
@@ -151,7 +151,7 @@ def test_names_that_do_not_fit_keep_what_tells_them_apart(columns: int) -> None:
         assert line.startswith("-> ") and f"{layer}" in line and "probabilities (attribute)" in line
 
 
-def test_what_comes_once_is_told_in_all_and_never_by_the_step() -> None:
+def test_single_growth_is_a_total() -> None:
     once = Balance(11, 196 * leaks.KIB, 0, unknown=196 * leaks.KIB)
     text = TextRenderer(width=80).render(leaks.report(balance={"cpu": once}))
     assert "  growth     cpu  +196.00 KiB over 11 steps, none in tensors that stay\n" in text

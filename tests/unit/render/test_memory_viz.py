@@ -83,7 +83,7 @@ def test_the_viewer_can_open_every_kind(kind):
             assert viewer_peak(data, number) == recording.peak(device).bytes
 
 
-def test_the_schema():
+def test_memory_viz_schema():
     log = EventLog()
     stack = log.stacks.add([Frame("/me/a.py", 3, "f"), Frame("/me/a.py", 9, "<module>")])
     log.append(START, "cuda:1", 0, 1024, 0)
@@ -206,7 +206,7 @@ def test_two_blocks_at_one_place_are_both_kept():
     assert viewer_peak(written(Recording(log)), 0) == 200
 
 
-def test_it_is_not_read_again():
+def test_memory_viz_is_write_only():
     log = EventLog()
     log.append(ALLOC, "cpu", 0, 100, 0)
     with pytest.raises(FileFormatError, match=r"made for other viewers: open it at pytorch\.org"):

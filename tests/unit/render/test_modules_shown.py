@@ -69,7 +69,7 @@ def test_lines_that_tell_enough_have_no_table_beside_them():
     assert not module_rows(ONE_LINE, {"a": 100, None: 7}, 10)[0]
 
 
-def test_it_is_shown_at_the_peak_and_in_backward():
+def test_modules_at_the_peak_and_in_backward():
     log = EventLog()
     call = log.stacks.push(-1, Frame("train.py", 9, "step"))
     engine = log.stacks.push(log.stacks.push(-1, Frame("train.py", 10, "step")), ENGINE)

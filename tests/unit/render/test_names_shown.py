@@ -34,7 +34,7 @@ def test_wide_names_stay_within_their_room() -> None:
     assert max(map(width, shown)) <= 10
 
 
-def test_what_most_share_goes_first() -> None:
+def test_common_prefix_is_cut_first() -> None:
     shown = distinct_names(LORA[:4], [44] * 4, "…")
     assert shown == [
         "m…layers.0…q_proj.lora_A.default.weight",
@@ -53,7 +53,7 @@ def test_a_place_keeps_its_line() -> None:
     ]
 
 
-def test_what_fits_stays_and_equal_texts_stay_equal() -> None:
+def test_fitting_names_are_unchanged() -> None:
     assert distinct_names(["a.b", "a.b", "c"], [3, 3, 1], "…") == ["a.b", "a.b", "c"]
     first, second = distinct_names([LORA[0]] * 2, [60, 44], "…")
     assert first == second and width(first) <= 44
@@ -81,7 +81,7 @@ def test_rows_of_a_snapshot_differ(limit) -> None:
     assert len({*names}) == len(names) == len(LORA)
 
 
-def test_layers_fold_and_are_told_in_full() -> None:
+def test_folded_layers_are_expanded_in_explanations() -> None:
     tensors = [T(name, (8, 64), "parameter") for name in LORA if not name.startswith("AdamW")]
     text = TextRenderer(width=125).render(snapshot_of(tensors))
     assert [line.split("  ")[1] for line in rows(text)] == [
@@ -111,7 +111,7 @@ def test_after_a_long_part_went_others_have_its_room() -> None:
         ("fc.weight", "fc.weight"),
     ],
 )
-def test_what_autograd_saved_is_said_in_words(name: str, shown: str) -> None:
+def test_readable_names_of_saved_tensors(name: str, shown: str) -> None:
     assert readable_name(name) == shown
 
 

@@ -55,7 +55,7 @@ def test_text_is_printable() -> None:
     assert read_back(recordings.hostile())[0]["name"] == shown
 
 
-def test_what_the_allocator_set_aside() -> None:
+def test_reserved_bytes_in_rows() -> None:
     rows = read_back(recordings.two_devices())
     assert [row["held"] for row in rows] == ["", "", str(3 * KIB * KIB // 2), ""]
     assert [row["action"] for row in rows] == ["alloc", "segment_alloc", "alloc", "oom"]

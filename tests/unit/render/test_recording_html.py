@@ -99,7 +99,7 @@ def test_the_points_of_a_training_step() -> None:
 
 
 @pytest.mark.parametrize("kind", recordings.KINDS)
-def test_what_is_shown_at_each_point_adds_up(kind: str) -> None:
+def test_html_points_add_up(kind: str) -> None:
     recording = recordings.KINDS[kind]()
     for data, device in zip(data_of(page_of(kind)), recording.devices[::-1], strict=False):
         blocks = data["blocks"]
@@ -180,7 +180,7 @@ def test_a_peak_that_was_dropped_has_the_lines_of_models() -> None:
     assert "vit.py:8" in data["dropped"]["lines"][1][0]["place"]
 
 
-def test_one_device_of_two() -> None:
+def test_html_of_one_device() -> None:
     text = page_of("two devices", devices=("cuda:0",))
     assert [data["device"] for data in data_of(text)] == ["cuda:0"]
     assert "Not shown: cpu (peak 4.00 KiB)" in text

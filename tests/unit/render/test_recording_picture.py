@@ -117,7 +117,7 @@ def test_a_picture_stays_inside_its_frame(kind: str) -> None:
         assert 2 <= len(found.grid) <= 6
 
 
-def test_what_was_dropped_is_no_part_of_the_picture() -> None:
+def test_dropped_events_are_not_drawn() -> None:
     found = drawn(recordings.dropped())
     # 2 ms from the first kept event to the last and 1/99 more; 512 B are the whole height
     assert found.xs == (0, 0, 2 * MS * pictures.WIDTH // (2 * MS + 20_203))

@@ -72,7 +72,7 @@ def test_a_training_step(limit: int, text: str) -> None:
     assert text_of(recordings.training(), limit) == text
 
 
-def test_it_prints_itself() -> None:
+def test_recording_prints_itself() -> None:
     assert str(recordings.training()) == text_of(recordings.training(), 120)
 
 
@@ -90,15 +90,15 @@ def test_text_is_clean(kind: str, limit: int, view: dict) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 @pytest.mark.parametrize("kind", recordings.KINDS)
-def test_a_narrow_encoding_holds_it(kind: str, encoding: str) -> None:
+def test_recording_in_narrow_encoding(kind: str, encoding: str) -> None:
     TextRenderer(width=80, encoding=encoding).render(recordings.KINDS[kind]()).encode(encoding)
 
 
-def test_nothing_was_recorded() -> None:
+def test_empty_recording_text() -> None:
     assert text_of(recordings.empty()) == "Memory over time\n  no allocations\n"
 
 
-def test_what_is_not_known_says_why() -> None:
+def test_unknown_figures_have_reasons() -> None:
     text = text_of(recordings.one_event())
     assert "cpu  peak 512 B in 1 block, event 0\n" in text
     assert "  By line: not available (no block has a Python stack)\n" in text
@@ -247,7 +247,7 @@ def test_verbose_tells_how_each_block_came_to_be() -> None:
         ("8", 220, '(225,280 B) in 3 blocks, after 7.00 ms, after "backward"'),
     ],
 )
-def test_another_instant(at: str, bytes_: int, headline: str | None) -> None:
+def test_text_at_another_instant(at: str, bytes_: int, headline: str | None) -> None:
     (found,) = instants.instants(recordings.training(), View(at=at))
     assert found.moment.bytes == bytes_ * KIB
     assert not found.is_peak
@@ -272,7 +272,7 @@ def test_several_marks_of_a_name() -> None:
         ("1" * 30, f"the recording has no mark '{'1' * 30}': it has forward, backward, end"),
     ],
 )
-def test_no_such_instant(at: str, message: str) -> None:
+def test_text_at_unknown_instant(at: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         text_of(recordings.training(), at=at)
     assert str(caught.value) == message

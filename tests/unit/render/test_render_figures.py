@@ -27,7 +27,7 @@ from tensorlens.render import (
         (75_310_000_000, "75.31 s"),
     ],
 )
-def test_duration(time_ns: int, text: str) -> None:
+def test_format_duration(time_ns: int, text: str) -> None:
     assert duration(time_ns) == text
 
 
@@ -46,7 +46,7 @@ def test_an_unknown_size_is_not_zero() -> None:
         (["xpu:1", "cuda:1", "mps"], "xpu:1, cuda:1, mps"),
     ],
 )
-def test_device_names(names: list[str], text: str) -> None:
+def test_format_device_names(names: list[str], text: str) -> None:
     assert device_names(names) == text
 
 
@@ -72,7 +72,7 @@ def test_device_names(names: list[str], text: str) -> None:
         ("  ", ""),
     ],
 )
-def test_printable(text: str, shown: str) -> None:
+def test_printable_text(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
@@ -85,7 +85,7 @@ def test_dedent_takes_the_indentation_of_the_first_line() -> None:
     ("text", "columns"),
     [("", 0), ("abc", 3), ("記憶", 4), ("e\u0301", 1), ("\uff46", 2), ("😀", 2)],
 )
-def test_width(text: str, columns: int) -> None:
+def test_display_width(text: str, columns: int) -> None:
     assert width(text) == columns
 
 
@@ -101,7 +101,7 @@ def test_width(text: str, columns: int) -> None:
         ("記憶體", 4, "…", "記…"),
     ],
 )
-def test_clipped(text: str, room: int, ellipsis: str, cut: str) -> None:
+def test_clipped_text(text: str, room: int, ellipsis: str, cut: str) -> None:
     assert clipped(text, room, ellipsis) == cut
     assert width(clipped(text, room, ellipsis)) <= room
 

@@ -31,7 +31,7 @@ def test_a_page_is_whole(kind: str) -> None:
     text.encode("utf-8", "backslashreplace")
 
 
-def test_cells() -> None:
+def test_snapshot_cells() -> None:
     rows = Reader(fragment(snapshots.views())).rows
     rows = [[" ".join(cell.split()) for cell in row] for row in rows]
     start = rows.index(["Name", "Role", "Type", "Shape", "Size", ""])
@@ -48,7 +48,7 @@ def test_cells() -> None:
     assert ["driver total", "1.00 GiB", ""] in rows
 
 
-def test_what_is_hidden_is_summed() -> None:
+def test_hidden_html_rows_are_summed() -> None:
     assert "… 60 more tensors, 1.79 MiB (all: show --top all, or top=None)" in fragment(
         snapshots.many()
     )
@@ -57,7 +57,7 @@ def test_what_is_hidden_is_summed() -> None:
     assert "history[0..9999]" in text and "x 10,000" in text
 
 
-def test_changes() -> None:
+def test_snapshot_changes_html() -> None:
     rows = Reader(fragment(snapshots.grown())).rows
     rows = [[" ".join(cell.split()) for cell in row] for row in rows]
     assert ["history[10..19] x 10", "other", "float32", "(256,) each", "+10.00 KiB"] in rows

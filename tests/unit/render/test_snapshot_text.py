@@ -46,17 +46,17 @@ def check_clean(text: str, limit: int) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 @pytest.mark.parametrize("kind", snapshots.KINDS)
-def test_a_narrow_encoding_holds_it(kind: str, encoding: str) -> None:
+def test_snapshot_in_narrow_encoding(kind: str, encoding: str) -> None:
     text = TextRenderer(width=80, encoding=encoding).render(snapshots.KINDS[kind]())
     text.encode(encoding)
     assert "---" in text or kind == "empty"
 
 
-def test_nothing_is_alive() -> None:
+def test_empty_snapshot_text() -> None:
     assert text_of(snapshots.empty()) == "Tensors in memory\n  no tensors found\n"
 
 
-def test_one_tensor() -> None:
+def test_text_of_one_tensor() -> None:
     # 256 * 1024 floats are 1 MiB; the device has 1 GiB
     assert text_of(snapshots.one_tensor()) == (
         "Tensors in memory\n"
@@ -159,7 +159,7 @@ def test_tied_names_are_all_there() -> None:
     assert "\n      = head.weight\n" in text_of(snapshots.tied())
 
 
-def test_views() -> None:
+def test_text_of_views() -> None:
     text = text_of(snapshots.views())
     assert lines_with(text, "float32") == [
         "small other float32 (1,) 40.00 MiB",
@@ -214,7 +214,7 @@ def test_equal_tensors_that_appeared_or_went_are_one_row() -> None:
         ]
 
 
-def test_what_is_hidden_is_summed() -> None:
+def test_hidden_rows_are_summed() -> None:
     # 1 to 100 KiB, 5050 KiB in all; the 40 largest are 61 to 100 KiB
     text = text_of(snapshots.many())
     assert "cpu  4.93 MiB in 100 tensors" in text
@@ -248,7 +248,7 @@ def test_the_end_of_a_name_is_never_lost(limit: int) -> None:
     assert max(map(width, text.splitlines())) <= limit
 
 
-def test_shortened() -> None:
+def test_shortened_text() -> None:
     assert shortened("abc", 3, "…") == "abc"
     assert shortened("encoder.layer.weight", 12, "…") == "enco….weight"
     assert shortened("a" * 50, 10, "...") == "aaa...aaaa"
@@ -270,7 +270,7 @@ def test_births_give_way_last() -> None:
     assert "born at training.py:12 in step" in text_of(snapshot_of(tensors), 80, verbose=True)
 
 
-def test_memory_besides_the_allocator_is_told() -> None:
+def test_memory_beside_the_allocator() -> None:
     snapshot = snapshot_of([T("x", (MIB,))], {"cpu": ledger_of("cpu", 3 * MIB)})
     assert "cpu  4.00 MiB in 1 tensor (1.00 MiB of it not from the allocator)" in text_of(snapshot)
     snapshot = snapshot_of([T("x", (1,))], {"cpu": ledger_of("cpu", 512)})
@@ -287,7 +287,7 @@ def test_merged_devices_stay_apart() -> None:
     assert text.startswith("Tensors in memory, merged: rank0, rank1\n")
 
 
-def test_what_a_program_wrote_is_obeyed_by_nobody() -> None:
+def test_control_characters_are_escaped() -> None:
     text = text_of(snapshots.hostile(), 120)
     assert "\x1b" not in text and "\u202e" not in text and "\r" not in text
     assert "<b>bold</b>" in text
@@ -306,7 +306,7 @@ def test_a_difference_names_the_list_that_keeps_graphs() -> None:
     assert "autograd graphs" not in text_of(snapshot_of() - snapshot_of(tensors))
 
 
-def test_changes() -> None:
+def test_snapshot_changes_text() -> None:
     # cache +2 KiB, buffer -2 KiB, ten more of 1 KiB, 2 KiB lost; 18 KiB before, 26 KiB after
     text = text_of(snapshots.grown(), 100)
     assert text == (

@@ -34,7 +34,7 @@ def test_text_is_clean(kind: str, limit: int) -> None:
         assert limit < 80 or width(line) <= limit
 
 
-def test_one_line() -> None:
+def test_text_of_one_line() -> None:
     assert text_of(reports.one_line()) == (
         "Memory per line\n"
         "  peak       cpu  2.00 MiB at net.py:8 in Net.forward\n"
@@ -95,7 +95,7 @@ def test_every_column_of_one_device_fits_120() -> None:
     assert table_of(text)[3].endswith("…")
 
 
-def test_eight_devices() -> None:
+def test_text_of_eight_devices() -> None:
     table = table_of(text_of(reports.eight_devices()))
     assert [line.split("│")[0].rstrip() for line in table[3:9]] == [
         "  40",
@@ -161,7 +161,7 @@ def test_a_compiled_function_is_one_row() -> None:
     ]
 
 
-def test_hostile_source_is_shown_and_obeyed_by_nobody() -> None:
+def test_hostile_source_is_escaped() -> None:
     text = text_of(reports.hostile())
     sources = [line.partition("│ ")[2] for line in table_of(text)[3:8]]
     assert sources == [

@@ -59,6 +59,6 @@ def test_four_equal_boxes_of_a_wide_rectangle() -> None:
     assert {round(each.height) for each in boxes} == {321}
 
 
-def test_nothing_has_no_box() -> None:
+def test_empty_treemap() -> None:
     assert rectangles(Treemap("", ())) == []
     assert [each.box.nbytes for each in rectangles(treemap((3, 0)))] == [3, 3]

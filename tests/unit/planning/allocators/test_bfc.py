@@ -37,7 +37,7 @@ def test_requests_are_rounded_up_to_256_bytes():
     assert figures.allocated.current == 256 + 256 + 512 + 256
 
 
-def test_nothing_and_less_than_nothing():
+def test_empty_and_negative_requests():
     made = allocator()
     assert made.malloc(0) == 0
     made.free(0)
@@ -187,7 +187,7 @@ def test_peaks_begin_anew():
     assert figures.reserved.peak == 4 * MIB
 
 
-def test_nothing_of_torch_changes_anything():
+def test_torch_settings_do_not_apply():
     made = allocator()
     address = made.malloc(1)
     made.free(address)
@@ -196,7 +196,7 @@ def test_nothing_of_torch_changes_anything():
     assert reserved(made) == 2 * MIB
 
 
-def test_what_the_log_says():
+def test_bfc_log():
     log = EventLog()
     made = BFCAllocator(6 * MIB + 512 * KIB, log=log, device="cpu")
     first = made.malloc(1500 * KIB)

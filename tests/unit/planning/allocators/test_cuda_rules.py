@@ -226,7 +226,7 @@ def test_no_bytes_are_no_block():
     assert allocator.figures.reserved.peak == 0
 
 
-def test_what_cannot_be_done():
+def test_impossible_requests():
     allocator = CachingAllocator()
     place = allocator.malloc(10 * MIB)
     with pytest.raises(UsageError, match="-1 bytes"):

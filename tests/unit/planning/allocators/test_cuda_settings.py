@@ -22,7 +22,7 @@ MIB = 1 << 20
         ("max_split_size_mb:30,", Rules(max_split_size=30 * MIB)),
     ],
 )
-def test_options(text, expected):
+def test_allocator_options(text, expected):
     assert parse_settings(text) == (expected, ())
 
 
@@ -44,12 +44,12 @@ def test_options_that_are_not_simulated():
         ("backend:cudaMallocAsync", "cannot be simulated"),
     ],
 )
-def test_what_cannot_be_read(text, told):
+def test_unreadable_allocator_options(text, told):
     with pytest.raises(UsageError, match=told):
         parse_settings(text)
 
 
-def test_the_environment():
+def test_allocator_options_of_the_environment():
     older, newer = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
     assert settings_text({}) == ""
     assert settings_text({newer: "max_split_size_mb:30"}) == "max_split_size_mb:30"
@@ -69,5 +69,5 @@ def test_the_environment():
         (21 * MIB, 22 * MIB),
     ],
 )
-def test_segments(size, segment):
+def test_segment_sizes(size, segment):
     assert segment_size(size) == segment

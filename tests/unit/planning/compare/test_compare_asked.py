@@ -76,7 +76,7 @@ def test_script_takes_no_settings(tmp_path):
             tensorlens.compare(str(script), {"baseline": {}, **others})
 
 
-def test_what_cannot_be_pickled_is_one_line():
+def test_unpicklable_program_is_one_line():
     lock = threading.Lock()
 
     def option(make_step):
@@ -168,7 +168,7 @@ def test_the_largest_that_is_allowed_fits():
     assert (found.batch, found.beyond) == (50, "the largest that was to be tried")
 
 
-def test_what_ends_it_need_not_be_memory():
+def test_search_ends_at_any_failure():
     found = largest(FakeLauncher(0, 1, most=37), 1000)
     assert found.batch == 37 and "IndexError" in found.beyond
     found = largest(FakeLauncher(0, 1, most=0), 1000)

@@ -76,7 +76,7 @@ def test_backend_that_keras_is_configured_with(content, framework, tmp_path, mon
 
 
 @pytest.mark.parametrize("backend", ["jax", None])
-def test_what_computes_with_jax_is_refused_in_one_line(backend, monkeypatch):
+def test_jax_backend_is_refused(backend, monkeypatch):
     monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", backend or "tensorflow")
     # beside Keras, TensorFlow may be there for the input alone

@@ -55,7 +55,7 @@ def test_the_least_memory_and_the_least_within_a_tenth_of_the_speed():
     assert "60.0 % less than the baseline" in str(found)
 
 
-def test_what_takes_more_memory_and_more_time_is_not_in_the_pareto_set():
+def test_dominated_option_is_not_in_the_pareto_set():
     found = comparison(
         BASE,
         outcome("worse", 110 * MIB, (2.0, 2.2, 1.8)),
@@ -71,7 +71,7 @@ def test_no_difference_is_an_answer():
     assert "no difference to the baseline: 100.00 MiB" in str(found)
 
 
-def test_what_ran_alone_is_compared_with_nothing():
+def test_single_option_has_no_comparison():
     cannot = result.Outcome("cannot", status=result.Status.CANNOT, why="not here")
     found = comparison(BASE, cannot)
     assert answers(found) == {result.LEAST: (), result.BATCH: (), result.QUICK: ()}
@@ -107,7 +107,7 @@ def test_a_time_that_noise_hides_is_no_result():
     assert found.pareto == ()
 
 
-def test_what_is_told_no_better_than_to_a_tenth_is_not_within_a_tenth():
+def test_noisy_ratio_has_no_verdict():
     # logarithms -0.06, 0 and 0.06: half of the interval is 4.303 * 0.06 / sqrt(3) = 0.149
     e = 2.718281828459045
     unsure = outcome("unsure", 40 * MIB, (e**-0.06, 1.1, 0.9 * e**0.06))
@@ -150,7 +150,7 @@ def test_the_largest_batch():
         ((None, 1.0), "differs"),
     ],
 )
-def test_losses(losses, verdict):
+def test_losses_in_the_table(losses, verdict):
     found = comparison(BASE, outcome("other", 1, (1.0,) * 3, losses))
     assert found.loss_check("other").verdict == verdict
     if verdict == "differs":
@@ -191,7 +191,7 @@ def test_peaks_of_the_baseline_and_of_the_least_option_are_told_with_their_lines
     assert Comparison.from_json(found.to_json()) == found
 
 
-def test_nothing_ran():
+def test_comparison_where_nothing_ran():
     found = comparison(Outcome("a", status="failed", why="no"))
     assert found.pareto == () and answers(found) == {
         result.LEAST: (),
@@ -203,7 +203,7 @@ def test_nothing_ran():
 
 
 @pytest.mark.parametrize("name", ["<script>x</script>", "a\x1b[31m\nb", "模型" * 30, "x" * 300])
-def test_hostile_names(name):
+def test_hostile_option_names(name):
     found = comparison(BASE, outcome(name, 5, (1.0,) * 3), Outcome(name + "!", status="cannot"))
     for width in (80, 120):
         text = TextRenderer(width=width, encoding="ascii").render(found)
@@ -222,7 +222,7 @@ def test_the_table_fits(width):
 
 
 @pytest.mark.parametrize("change", [{"outcomes": [3]}, {"version": 99}])
-def test_damaged(change):
+def test_damaged_comparison(change):
     data = {**json.loads(comparison(BASE).to_json()), **change}
     with pytest.raises(FileFormatError):
         Comparison.from_dict(data)

@@ -86,7 +86,7 @@ def test_no_name_is_the_card_that_stands_for_others():
         ("", ["nearest"]),
     ],
 )
-def test_what_is_no_card_gives_one_line_with_the_nearest(text, words):
+def test_unknown_card_names_the_nearest(text, words):
     with pytest.raises(UsageError) as caught:
         find_card(text)
     message = str(caught.value)

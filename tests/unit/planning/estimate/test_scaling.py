@@ -63,7 +63,7 @@ def test_each_part_of_a_run_has_its_peak() -> None:
     assert found == {SETUP: 4 * MIB, PASS: 10 * MIB, OPTIMIZER: 7 * MIB}
 
 
-def test_a_line(program) -> None:
+def test_linear_peak(program) -> None:
     program(lambda n: made((4 + n) * MIB, 8 * MIB))
     found = scaling("x.py:make_step", values=(8, 16, 32))
     assert [*found.estimates] == [8, 16, 32]
@@ -97,7 +97,7 @@ def test_another_place_of_the_same_part(program) -> None:
     assert found.at(1 << 20) == (18 + 16 * 1024) * MIB
 
 
-def test_a_parabola_is_told_when_a_run_confirms_it(program) -> None:
+def test_quadratic_peak_needs_a_confirming_run(program) -> None:
     program(lambda n: made(4 * MIB + MIB * n + KIB * 64 * n * n, 4 * MIB + 1))
     found = scaling("x.py:make_step", values=(8, 16, 32))
     assert found.formula == "4.00 MiB + 1.00 MiB x batch + 64.00 KiB x batch^2"
@@ -109,7 +109,7 @@ def test_no_parabola_bends_downwards() -> None:
     assert (found.quadratic, found.linear, found.is_sure) == (0, 10 * MIB, False)
 
 
-def test_what_fails_ends_the_search_and_is_told(program) -> None:
+def test_failing_run_ends_the_search(program) -> None:
     program(lambda n: made(4 * MIB + 16 * KIB * n, 100 * MIB), fails_above=1024)
     found = scaling("x.py:make_step", values=(8, 16, 24))
     assert max(found.estimates) == 192

@@ -79,7 +79,7 @@ def test_host_memory_is_counted_as_it_is_asked_for():
     assert (only.peak_allocated, only.allocated) == (601, 7)
 
 
-def test_what_is_emptied_goes_back():
+def test_empty_cache_returns_segments():
     requests = Requests()
     one = requests.take(30 * MIB)
     requests.give_back(one)
@@ -140,7 +140,7 @@ def test_remainders_make_the_roles_add_up():
 @pytest.mark.parametrize(
     ("capacity", "verdict"), [(39, "does not fit"), (41, "tight"), (61, "fits")]
 )
-def test_what_fits(capacity, verdict):
+def test_fits_verdict(capacity, verdict):
     requests = Requests()
     requests.take(40 * MIB, bounds=(30 * MIB, 60 * MIB), hidden="cuDNN workspace")
     requests.mark("end")

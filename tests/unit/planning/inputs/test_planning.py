@@ -44,7 +44,7 @@ def test_the_table_of_batch_by_resolution():
         ({"loader": "tf.data", "prefetch": 5}, 5),
     ],
 )
-def test_what_queues_multiply_it_by(options, ahead):
+def test_batches_in_a_queue(options, ahead):
     plan = tensorlens.inputs.plan((10,), "float64", 3, **options)
     assert plan.nbytes == 3 * 10 * 8
     assert (plan.ahead, plan.factor, plan.held) == (ahead, ahead + 1, 240 * (ahead + 1))
@@ -64,7 +64,7 @@ def test_neighbours_of_what_was_asked():
     [("bool", 1), ("bfloat16", 2), ("float8_e4m3fn", 1), ("complex64", 8), (np.float16, 2),
      (np.dtype("int64"), 8), ("torch.half", 2)],
 )  # fmt: skip
-def test_dtypes(dtype, itemsize):
+def test_plan_dtypes(dtype, itemsize):
     assert tensorlens.inputs.plan((5,), dtype, 2).nbytes == 10 * itemsize
 
 
@@ -84,7 +84,7 @@ def test_dtypes(dtype, itemsize):
         (((None,),), {"resolutions": []}),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, options):
+def test_bad_plan_is_refused(arguments, options):
     with pytest.raises(UsageError):
         tensorlens.inputs.plan(*arguments, **options)
 

@@ -48,7 +48,7 @@ def empty():
 
 
 @pytest.mark.parametrize("make", [full, empty])
-def test_it_reads_back_equal(make):
+def test_queue_record_round_trip(make):
     assert parse(make().to_json()) == make()
     assert Queue.from_json(make().to_json()) == make()
 
@@ -62,7 +62,7 @@ def test_damaged_ones_are_refused():
         Queue.from_json("[")
 
 
-def test_as_text():
+def test_queue_record_text():
     lines = str(full()).splitlines()
     assert lines[0] == "Input queue: DataLoader, 2 workers x prefetch 2"
     assert lines[1].split() == ["held", "now", "3", "batches,", "3.00", "KiB"]

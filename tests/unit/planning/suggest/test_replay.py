@@ -40,11 +40,11 @@ def replay():
     return Replay(CHANGES, 0)
 
 
-def test_without_a_change_it_is_the_recording(replay):
+def test_unchanged_replay_is_the_recording(replay):
     assert replay.peak() == 180
 
 
-def test_what_is_removed_is_never_there(replay):
+def test_removed_block(replay):
     replay.remove(0)
     assert replay.peak() == 80
 
@@ -55,29 +55,29 @@ def test_the_peak_moves(replay):
     assert replay.peak() == 170
 
 
-def test_what_is_freed_later(replay):
+def test_block_freed_earlier(replay):
     replay.free(1, before=5)
     assert replay.peak() == 220
 
 
-def test_what_is_freed_where_it_never_was(replay):
+def test_block_freed_before_its_allocation(replay):
     replay.free(0, before=1)
     assert replay.peak() == 100
 
 
-def test_what_is_inserted_counts_at_its_highest(replay):
+def test_inserted_bytes_count_at_their_peak(replay):
     replay.insert(4, [60, -60])
     assert replay.peak() == 190
 
 
-def test_a_block_that_goes_and_comes_again(replay):
+def test_block_freed_and_recomputed(replay):
     # gone before 2, and there again from 4 on; it was freed at 3, which is of the second one
     replay.free_first_copy(1, before=2)
     replay.insert(3, [50])
     assert replay.peak() == 180
 
 
-def test_a_block_that_is_added(replay):
+def test_added_block(replay):
     replay.add(7, after=1, before=3)
     assert replay.peak() == 187
 
@@ -173,7 +173,7 @@ def test_a_variable_that_is_read_where_another_is_stored():
     assert "scale" not in function()[0]
 
 
-def test_what_inner_functions_see_is_left_out():
+def test_closure_variables_are_left_out():
     def function():
         shared = 1
 

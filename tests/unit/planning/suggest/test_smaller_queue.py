@@ -35,7 +35,7 @@ def test_one_batch_stays_for_each_worker(workers, prefetch):
     assert found.settings == ("prefetch_factor=1",)
 
 
-def test_two_loaders():
+def test_queues_of_two_loaders():
     (found,) = queue_change(scene_of(loader(1, 2), loader(2, 3, "pinned memory", 100)))
     assert (found.before, found.predicted_peak) == (2 * ONE + 600, ONE + 200)
     assert found.memory == "pinned memory and shared memory"
@@ -43,7 +43,7 @@ def test_two_loaders():
     assert "by 1 x 2 and 2 x 3: " in found.what and "what the process allocates" in found.what
 
 
-def test_what_is_as_small_as_it_can_be():
+def test_smallest_queue_has_no_suggestion():
     assert not [*queue_change(scene_of(loader(4, 1)))]
     # fewer batches than workers
     assert not [*queue_change(scene_of(PrefetchQueue("short", 3, 4, ONE, "shared memory")))]

@@ -46,7 +46,7 @@ def made(*suggestions, **more):
     return found
 
 
-def test_what_is_predicted():
+def test_predicted_suggestions():
     found = made(CHECKPOINT, BF16, KEPT, others=("SGD (4.0 %)",))
     text = TextRenderer(width=80).render(found)
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -70,7 +70,7 @@ def test_line_and_tensor_of_the_peak_come_first():
     ]
 
 
-def test_what_is_measured():
+def test_measured_suggestions():
     fields = {"measured_peak": 62 * MIB, "measured_saving": 38 * MIB, "measured_time": 1.25}
     fields["measured_noise"] = 0.04
     found = made(
@@ -97,7 +97,7 @@ def test_what_is_measured():
     assert found["checkpoint"].off == pytest.approx(40 / 38 - 1)
 
 
-def test_what_no_option_does_is_not_measured():
+def test_suggestion_without_option_is_not_measured():
     other = replace(CHECKPOINT, change="SGD without momentum", settings=())
     found = verified(made(KEPT, other), "not run")
     assert [each.missing for each in found] == [
@@ -121,7 +121,7 @@ def test_pages_and_tables():
     assert f",shared memory,{8 * MIB},{2 * MIB},{6 * MIB},,,," in last
 
 
-def test_nothing_found():
+def test_no_suggestions():
     found = made(notes=("a note",))
     assert "nothing that was tried saves 1 %" in str(found) and "a note" in str(found)
     assert "nothing that was tried" in html_page(found)
