@@ -10,7 +10,7 @@ attach(
         "growth.bounds": (),
         "growth.groups": (),
         "growth.growth_test": (),
-        "growth.span": ("Span",),
+        "growth.samples": ("Span",),
         "host.arrays": ("HostGrowth", "growing_arrays"),
         "host.growth": (
             "heap_growth",

@@ -12,7 +12,7 @@ from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.retention import Survivor
 from tensorlens.leaks.followed_loop import NO_BLOCKS, FollowedLoop
-from tensorlens.leaks.growth.paths import paths_of
+from tensorlens.leaks.growth.bounds import paths_of
 from tensorlens.leaks.report import source_of
 from tensorlens.records.tensors import SourceLine
 

@@ -15,8 +15,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.registry import adapters, imported_since, no_framework_text
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.leaks.followed_loop import FollowedLoop, total_figures
-from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
-from tensorlens.leaks.growth.span import Span
+from tensorlens.leaks.growth.samples import LoopSamples, Span, WatchedLoop
 from tensorlens.leaks.host.samples import HostSample, HostSampler
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict

@@ -18,14 +18,14 @@ from typing import Literal
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.block_names import AddressNames, name_blocks
 from tensorlens.frameworks.host.allocator_log import Columns, LogRows, NativeRecorder
-from tensorlens.frameworks.host.block_lifetimes import (
+from tensorlens.frameworks.host.log_maker import (
     AT_THE_END,
     BlockLifetimes,
+    LogMaker,
     TimeSpan,
     dropped_lifetimes,
     event_lifetimes,
 )
-from tensorlens.frameworks.host.log_maker import LogMaker
 from tensorlens.records.logs.events import OWN_MARK, DeferredLog, EventLog, Mark
 from tensorlens.records.logs.origin import Origin
 from tensorlens.records.logs.sources import sources_of

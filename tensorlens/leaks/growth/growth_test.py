@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise, takewhile
 from statistics import median
 
-from tensorlens.leaks.growth.span import Span
+from tensorlens.leaks.growth.samples import Span
 from tensorlens.leaks.report import Certainty
 
 CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.retention import Holdings, Retained
-from tensorlens.leaks.growth.bounds import bounds_of
+from tensorlens.leaks.growth.bounds import bounds_of, container_path, cycles_of, paths_of
 from tensorlens.leaks.growth.groups import (
     Group,
     HeldBlock,
@@ -28,7 +28,6 @@ from tensorlens.leaks.growth.growth_test import (
     may_climb,
     may_enlarge,
 )
-from tensorlens.leaks.growth.paths import container_path, cycles_of, paths_of
 from tensorlens.leaks.growth.retained import (
     RetainedBelow,
     RetainedGroup,

@@ -9,10 +9,9 @@ from typing import Any
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.retention import Holdings, Retained, Survivor
-from tensorlens.leaks.growth.bounds import bounds_of
+from tensorlens.leaks.growth.bounds import bounds_of, container_path, cycles_of, paths_of
 from tensorlens.leaks.growth.groups import Group, LeftBlock, merge_groups
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement, is_renewed
-from tensorlens.leaks.growth.paths import container_path, cycles_of, paths_of
 from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath

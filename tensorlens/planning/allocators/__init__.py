@@ -25,8 +25,7 @@ __all__ = [
 attach(
     __name__,
     {
-        "cuda": ("CachingAllocator",),
-        "settings": ("parse_settings", "settings_text"),
+        "cuda": ("CachingAllocator", "parse_settings", "settings_text"),
         "simulated": ("ALLOCATED", "Block", "FREE"),
     },
 )

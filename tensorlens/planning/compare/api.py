@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tensorlens.errors import UsageError
 from tensorlens.guards import reason
-from tensorlens.planning.allocators.settings import VARIABLES, parse_settings
+from tensorlens.planning.allocators.cuda import VARIABLES, parse_settings
 from tensorlens.planning.card import DeviceSpec, device_spec
 from tensorlens.planning.compare.options import Option, OptionLike, checked_options
 from tensorlens.planning.compare.outcomes import outcome_of

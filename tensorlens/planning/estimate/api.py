@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.guards import one_line
-from tensorlens.planning.allocators.settings import parse_settings, settings_text
+from tensorlens.planning.allocators.cuda import parse_settings, settings_text
 from tensorlens.planning.card import Card, DeviceSpec, device_spec
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.result import Estimate

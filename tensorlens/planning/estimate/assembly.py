@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
-from tensorlens.planning.allocators.settings import parse_settings
+from tensorlens.planning.allocators.cuda import parse_settings
 from tensorlens.planning.card import Card, DeviceSpec
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, EstimateTerm, Range
 from tensorlens.planning.estimate.simulation import (

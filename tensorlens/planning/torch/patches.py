@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 from torch.utils.data import DataLoader
 
 from tensorlens.planning.patches import intercepted, on_import, patched
-from tensorlens.planning.torch.safetensors_files import safetensors_patches
-from tensorlens.planning.torch.saved_files import saved_file_patches
+from tensorlens.planning.torch.saved_files import safetensors_patches, saved_file_patches
 from tensorlens.planning.trace import caution
 
 COMPILED = (

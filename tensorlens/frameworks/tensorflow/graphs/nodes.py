@@ -8,14 +8,19 @@ from functools import cache
 
 from tensorlens.frameworks.tensorflow.graphs.functions import Body, BodyNode, Functions
 from tensorlens.frameworks.tensorflow.graphs.gradients import addends, forward_of, is_gradient
-from tensorlens.frameworks.tensorflow.graphs.layers import LayerPaths, living_layers
 from tensorlens.frameworks.tensorflow.graphs.node_names import (
     enclosing,
     inlined,
     is_compiled,
     plain_names,
 )
-from tensorlens.frameworks.tensorflow.graphs.origins import BodyOrigins, NodeOrigin, common_origin
+from tensorlens.frameworks.tensorflow.graphs.origins import (
+    BodyOrigins,
+    LayerPaths,
+    NodeOrigin,
+    common_origin,
+    living_layers,
+)
 
 _Match = tuple[Body, BodyNode]
 """A node and its function."""
