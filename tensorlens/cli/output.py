@@ -19,8 +19,8 @@ from tensorlens.guards import reason
 from tensorlens.loading import Record, load
 from tensorlens.ranks import current_rank, tag
 from tensorlens.render import ENDINGS, READ_AGAIN, checked_ending, ending_of, save, tagged
+from tensorlens.render.shown import View
 from tensorlens.render.source import printable
-from tensorlens.render.view import View
 from tensorlens.streams import for_stream, write
 from tensorlens.tensors.snapshot import Snapshot
 

@@ -13,9 +13,8 @@ from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.logs.origin import Recorded
-from tensorlens.records.oom import KeptGraph, Request
-from tensorlens.records.tensors import TensorTable
+from tensorlens.records.logs.events import Phase, Recorded
+from tensorlens.records.tensors import SourceLine, TensorTable
 
 if TYPE_CHECKING:
     from tensorlens.frameworks.host.loop_steps import Steps
@@ -259,6 +258,41 @@ class LeftBlocks:
         """Add other blocks."""
         for each in fields(self):
             getattr(self, each.name).extend(getattr(others, each.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A refused request for memory."""
+
+    device: str | None
+    """Device as torch spells it; None if the error does not tell."""
+    nbytes: int | None
+    """Requested bytes; None if the error does not tell."""
+    text: str
+    """The error's own words, one line."""
+    exact: bool = True
+    """Whether ``nbytes`` is exact: an accelerator's error rounds it to two decimals of a unit."""
+    line: SourceLine | None = None
+    """Requesting line; in backward the forward line, if a recording knows it."""
+    source: str | None = None
+    """The text of that line."""
+    module: str | None = None
+    """Path of the running module, if recorded."""
+    op: str | None = None
+    """Outermost requesting operator, if recorded."""
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGraph:
+    """A connected component of autograd's graph, and the storages that it saved for backward."""
+
+    newest: int
+    """autograd's number of its newest node; later nodes have higher numbers."""
+    saved: frozenset[int]
+    """Addresses of the storages that its nodes saved."""
+    holders: tuple[int, ...]
+    """Addresses of the storages of the tensors in Python that keep it alive."""
 
 
 class Recorder(Protocol):

@@ -20,9 +20,8 @@ from tensorlens.jobs.merge import merged
 from tensorlens.live.client import ServedProcess, only_one
 from tensorlens.live.view import ProcessView
 from tensorlens.loading import load
-from tensorlens.render.shown import Shown
+from tensorlens.render.shown import Shown, View
 from tensorlens.render.text import TextRenderer
-from tensorlens.render.view import View
 from tensorlens.tensors.snapshot import Snapshot
 
 MOST_CHARACTERS = 12_000

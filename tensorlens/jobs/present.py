@@ -8,7 +8,7 @@ from tensorlens.jobs.report import ItemDifference, JobReport, OddRank
 from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import Block, Cell, Column, Heading, Note, Row, Rows, Section, Table
 from tensorlens.render.figures import size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 TITLE = "the ranks of a job"
 

@@ -31,8 +31,8 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import NOT_AVAILABLE, counted, counted_about, size
+from tensorlens.render.shown import View
 from tensorlens.render.source import printable
-from tensorlens.render.view import View
 
 _ARROW = "-> "
 _NOT_SEEN = "nothing that can be seen from Python"

@@ -40,8 +40,8 @@ from tensorlens.live.protocol import (
     listener,
 )
 from tensorlens.live.steps import StepCounter
+from tensorlens.render.shown import View
 from tensorlens.render.source import place, printable
-from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import inventories
 from tensorlens.tensors.reporter import MemReporter
 

@@ -27,9 +27,8 @@ from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.analysis.costs import backward_calls
 from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.logs.events import EventLog
+from tensorlens.records.logs.events import EventLog, Origin, Recorded
 from tensorlens.records.logs.merging import merge_recordings
-from tensorlens.records.logs.origin import Origin, Recorded
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"

@@ -19,8 +19,7 @@ from tensorlens.recording.moments import (
     Timeline,
 )
 from tensorlens.records.documents import Document
-from tensorlens.records.logs.events import OWN_MARK, EventLog, Label, Mark
-from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.events import OWN_MARK, EventLog, Label, Mark, Origin
 from tensorlens.records.row_sequence import InternTable
 from tensorlens.records.run import Run
 from tensorlens.records.tensors import SourceLine

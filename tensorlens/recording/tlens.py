@@ -34,8 +34,7 @@ from tensorlens.errors import FileFormatError
 from tensorlens.guards import one_line
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.records.documents import Document, check_schema, restored
-from tensorlens.records.logs.events import FREE, Context, EventLog, Label, Mark, Segment
-from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.events import FREE, Context, EventLog, Label, Mark, Origin, Segment
 from tensorlens.records.logs.stacks import Frame
 
 ROWS = 50_000

@@ -17,8 +17,7 @@ from tensorlens.lazy import attach
 
 if TYPE_CHECKING:
     from tensorlens.render.blocks import Block
-    from tensorlens.render.shown import Shown
-    from tensorlens.render.view import View
+    from tensorlens.render.shown import Shown, View
 
 ENDINGS = ("json", "html", "csv", "txt")
 """The endings that every kind of record can be written with."""
@@ -192,7 +191,7 @@ attach(
         "figures": ("device_names", "device_sources", "duration", "size"),
         "flat": ("csv_text", "to_pandas"),
         "html": ("fragment", "html_page", "markup", "rectangles"),
-        "shortening": ("distinct_names",),
+        "shown": ("View",),
         "source": (
             "clipped",
             "dedented",
@@ -203,6 +202,6 @@ attach(
             "width",
         ),
         "text": ("TextRenderer",),
-        "view": ("View",),
+        "text.page": ("distinct_names",),
     },
 )

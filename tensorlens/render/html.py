@@ -28,9 +28,8 @@ from tensorlens.render.blocks import (
     tables_of,
 )
 from tensorlens.render.figures import heights, thinned
-from tensorlens.render.shown import permitted, provenance
+from tensorlens.render.shown import View, permitted, provenance
 from tensorlens.render.source import clipped, printable
-from tensorlens.render.view import View
 
 if TYPE_CHECKING:
     from tensorlens.render.shown import Shown

@@ -1,11 +1,14 @@
-"""Records that show themselves: a presenter says what is shown, settings leave source lines out."""
+"""Records that show themselves, and the view: the choices for one showing."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
 from tensorlens import config
+from tensorlens.errors import UsageError
+from tensorlens.roles import BLOCK_ROLES
 
 
 class Shown:
@@ -64,3 +67,53 @@ def provenance(record: Shown) -> tuple[str, ...]:
     run = getattr(record, "run", None)
     texts: tuple[str, ...] = () if run is None else run.texts
     return (*texts, NOTICE) if record.SHOWS_SOURCE and record.contains_source else texts
+
+
+SHOW_ALL = "all: show --top all, or top=None"
+"""How to see the rows that :attr:`View.top` leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which of a snapshot's tensors a report shows, and how fully.
+
+    What is left out is always summed, so that a report adds up whatever its view.
+
+    Raises:
+        UsageError: a negative size or number, or a role that is none of ``BLOCK_ROLES``.
+    """
+
+    top: int | None = 40
+    """The largest so many rows of each device; None for all."""
+    min_size: int = 0
+    """Rows of at least so many bytes."""
+    roles: tuple[str, ...] = ()
+    """Only these roles; empty for all."""
+    devices: tuple[str, ...] = ()
+    """Only these devices; empty for all. ``cuda`` stands for all of its kind, and in a merged
+    snapshot ``rank0`` for all of a part and ``cuda:0`` for that device of every part."""
+    verbose: bool = False
+    """Also aliases, strides, storages, holders and births."""
+    explain: bool = False
+    """Also one line for each term of the ledger."""
+    at: str | None = None
+    """Of a recording, the instant that is shown: the name of a mark or the number of an event,
+    as text; None for the peak."""
+
+    def __post_init__(self) -> None:
+        if self.top is not None and self.top < 0:
+            raise UsageError(f"top = {self.top}: give the number of rows, or None for all")
+        if self.min_size < 0:
+            raise UsageError(f"min_size = {self.min_size}: give bytes, 0 or more")
+        for role in self.roles:
+            if role not in BLOCK_ROLES:
+                raise UsageError(f"{role!r} is no role: the roles are {', '.join(BLOCK_ROLES)}")
+
+    def shows_device(self, device: str) -> bool:
+        """Tell whether a device is among those asked for."""
+        parts = device.split("/")
+        names = {part for each in parts for part in (each, each.partition(":")[0])}
+        return not self.devices or any(
+            wanted in names or device == wanted or device.startswith((wanted + "/", wanted + ":"))
+            for wanted in self.devices
+        )

@@ -6,6 +6,6 @@ attach(
     __name__,
     {
         "difference": ("Change", "Changes"),
-        "present.balance": (),
+        "present.tables": ("unknown_figures",),
     },
 )

@@ -16,7 +16,7 @@ from tensorlens.frameworks.queues.detection import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, why_unusable
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import TensorTable
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Difference
 from tensorlens.tensors.merged_census import census

@@ -26,9 +26,8 @@ from tensorlens.frameworks.host.log_maker import (
     dropped_lifetimes,
     event_lifetimes,
 )
-from tensorlens.records.logs.events import OWN_MARK, DeferredLog, EventLog, Mark
-from tensorlens.records.logs.origin import Origin
-from tensorlens.records.logs.sources import sources_of
+from tensorlens.records.logs.events import OWN_MARK, DeferredLog, EventLog, Mark, Origin
+from tensorlens.records.logs.stacks import source_lines
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import format_bytes
 
@@ -253,7 +252,7 @@ class LogParts:
                 log.marks.append(Mark(name, row, moment))
             elif self.taken.dropped and not name.startswith(OWN_MARK):
                 log.dropped_marks.append(name)
-        log.sources = sources_of(log)
+        log.sources = source_lines(log.stacks)
         return log
 
     def peak(self) -> EventLog:

@@ -6,9 +6,9 @@ import re
 
 from tensorflow.python.framework import errors
 
+from tensorlens.frameworks.base import Request
 from tensorlens.frameworks.tensorflow.counters import torch_device_name
 from tensorlens.frameworks.tensorflow.sizes import nbytes
-from tensorlens.records.oom import Request
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 

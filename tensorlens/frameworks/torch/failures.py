@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 
+from tensorlens.frameworks.base import Request
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.records.oom import Request, array_nbytes
 from tensorlens.units import parse_bytes
 
 _BYTES = re.compile(r"(?:tried|unable) to (?:allocate|mmap) (\d+) bytes", re.IGNORECASE)
@@ -46,7 +47,7 @@ def failed_request(error: BaseException) -> Request | None:
     ):
         return Request(_device_of(text), nbytes, line, exact)
     if isinstance(error, MemoryError):
-        return Request("cpu", array_nbytes(error), line or "no memory for a Python object")
+        return Request("cpu", _array_nbytes(error), line or "no memory for a Python object")
     if isinstance(error, RuntimeError):
         # if no memory is left, the message itself is cut short
         is_cut = len(text) > len("[enforce") and _CPU_PREFIX.startswith(text)
@@ -75,3 +76,14 @@ def _device_of(text: str) -> str | None:
         return kind.spell(0)
     number = _DEVICE.search(text)
     return kind.spell(int(number[1])) if number else None
+
+
+def _array_nbytes(error: Any) -> int | None:
+    """Return the bytes of the array that NumPy could not allocate; None if the error is another."""
+    try:
+        nbytes = int(error.dtype.itemsize)
+        for length in error.shape:
+            nbytes *= int(length)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return nbytes

@@ -28,8 +28,7 @@ from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
-from tensorlens.records.logs.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.logs.origin import Origin, Recorded
+from tensorlens.records.logs.events import ALLOC, START, EventLog, Mark, Origin, Recorded
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot

@@ -24,8 +24,8 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import device_names, device_sources, size
+from tensorlens.render.shown import View
 from tensorlens.render.source import place
-from tensorlens.render.view import View
 
 _MAX_RESIDENTS = 3
 """Lines listed as resident when a backward pass began."""

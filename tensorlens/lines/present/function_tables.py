@@ -35,7 +35,7 @@ from tensorlens.render.blocks import (
     Tone,
 )
 from tensorlens.render.figures import device_names, duration, size
-from tensorlens.render.view import SHOW_ALL, View
+from tensorlens.render.shown import SHOW_ALL, View
 
 _COLUMN_TIPS = {
     "Line": "Line number",

@@ -25,7 +25,7 @@ from tensorlens.render.blocks import (
     named,
 )
 from tensorlens.render.figures import NOT_AVAILABLE, counted, size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 _FIGURES = (
     *("peak_allocated", "peak_reserved"),

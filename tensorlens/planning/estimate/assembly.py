@@ -22,8 +22,7 @@ from tensorlens.planning.estimate.simulation import (
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.logs.events import EventLog, Label
-from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.events import EventLog, Label, Origin
 from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.units import format_bytes
 

@@ -50,10 +50,9 @@ from tensorlens.render.blocks import (
     Tone,
     named,
 )
-from tensorlens.render.cells import share_table, size_cell
-from tensorlens.render.figures import counted, exact_size, size
+from tensorlens.render.figures import counted, exact_size, share_table, size, size_cell
 from tensorlens.render.pictures import role_colour
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 TITLE = "memory estimate"
 _FEW = 5

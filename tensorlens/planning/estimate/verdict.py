@@ -13,8 +13,7 @@ from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import LineRow, line_rows, mark_before
 from tensorlens.recording.present.remarks import largest_lines, largest_tensors, part
 from tensorlens.records.logs.events import ALLOC
-from tensorlens.render.cells import LeftOut
-from tensorlens.render.figures import size
+from tensorlens.render.figures import LeftOut, size
 from tensorlens.render.source import model_place, place, printable
 
 _JUMP = 50

@@ -21,7 +21,7 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import NOT_AVAILABLE, counted, exact_size, size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
 _WORKERS = ("Worker", "State", "RSS", "PSS", "USS")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tensorlens.planning.inputs.api import Plan
 from tensorlens.render.blocks import Block, Column, Fact, Heading, KeyValues, Rows, Section, Table
 from tensorlens.render.figures import exact_size, size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 _COLUMNS = ("batch", "shape", "dtype", "nbytes", "factor", "held")
 """``nbytes`` is one batch, ``held`` the full queue and the batch in use."""

@@ -19,7 +19,7 @@ from tensorlens.render.blocks import (
     Table,
 )
 from tensorlens.render.figures import NOT_AVAILABLE, size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 _COSTS = {"checkpoint": "time", "bf16": "precision", "optimizer": "tuning", "queue": "waiting"}
 """Kind of change to its cost in a word."""

@@ -34,7 +34,7 @@ from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tel
 from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.logs.events import Label
-from tensorlens.records.logs.sources import sources_of
+from tensorlens.records.logs.stacks import source_lines
 from tensorlens.units import format_bytes
 
 _OVERLAP = 16
@@ -81,7 +81,7 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
     writer.mark("end")
     if on_host:
         found.spread = _band(asked, writer.peak, batch)
-    found.log.sources = sources_of(found.log)
+    found.log.sources = source_lines(found.log.stacks)
     return found
 
 

@@ -36,7 +36,7 @@ from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.step_runner import StepRunner, beginning
-from tensorlens.records.logs.sources import sources_of
+from tensorlens.records.logs.stacks import source_lines
 
 
 def run(job: Job, tell: Callable[[int], None]) -> Trace:
@@ -115,7 +115,7 @@ def _run(
             )
         )
     trace.cautions = cautions.found
-    trace.log.sources = sources_of(trace.log)
+    trace.log.sources = source_lines(trace.log.stacks)
     return trace
 
 

@@ -12,7 +12,7 @@ from tensorlens.recording.present.instants import instants, request_text
 from tensorlens.recording.present.remarks import culprits
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render.figures import size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 
 class Meter:

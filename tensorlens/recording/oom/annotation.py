@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorlens.errors import error_chain
 from tensorlens.frameworks.advice import Words
+from tensorlens.frameworks.base import Request
 from tensorlens.frameworks.registry import adapters, first_answer, when_any_imported
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.heap.reference_names import KEPT_BY_TRACEBACK
@@ -25,7 +26,6 @@ from tensorlens.recording.oom.address_reserve import is_of_a_kind
 from tensorlens.recording.oom.failure import OutOfMemory, located, remarks, remedies
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.names import Names
-from tensorlens.records.oom import Request
 from tensorlens.records.tensors import TensorTable
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.tensors.snapshot import Snapshot

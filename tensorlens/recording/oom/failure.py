@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tensorlens.frameworks.advice import TORCH, Words
+from tensorlens.frameworks.base import KeptGraph, Request
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
@@ -18,7 +19,6 @@ from tensorlens.records.ledger import Ledger
 from tensorlens.records.logs.events import OOM, EventLog
 from tensorlens.records.logs.stacks import Frame
 from tensorlens.records.names import INDEX, KEY
-from tensorlens.records.oom import KeptGraph, Request
 from tensorlens.render.shown import Shown
 from tensorlens.roles import ROLES
 from tensorlens.tensors.snapshot import Snapshot

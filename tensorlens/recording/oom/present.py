@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tensorlens.frameworks.base import Request
 from tensorlens.recording.oom.failure import OutOfMemory, Remedy
-from tensorlens.records.oom import Request
 from tensorlens.render.blocks import (
     Block,
     Column,
@@ -19,7 +19,7 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import exact_size, size
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 from tensorlens.tensors.present import device_section
 from tensorlens.tensors.present.inventory import DeviceInventory, headline, inventories
 

@@ -55,11 +55,10 @@ from tensorlens.render.blocks import (
     Table,
     named,
 )
-from tensorlens.render.cells import LeftOut, more_rows, share_table, size_cell
-from tensorlens.render.figures import counted, size
+from tensorlens.render.figures import LeftOut, counted, more_rows, share_table, size, size_cell
 from tensorlens.render.html import from_template
 from tensorlens.render.pictures import role_colour
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
 
 TITLE = "memory over time"
 

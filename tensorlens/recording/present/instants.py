@@ -17,10 +17,9 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, START, EventLog, Mark
 from tensorlens.records.names import common_name, readable_name, without_indices
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.cells import LeftOut
-from tensorlens.render.figures import counted, duration, exact_size
+from tensorlens.render.figures import LeftOut, counted, duration, exact_size
+from tensorlens.render.shown import SHOW_ALL, View
 from tensorlens.render.source import model_place, place, printable
-from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import BLOCK_ROLES
 
 _LOOKED_AT = 20_000

@@ -14,10 +14,9 @@ from tensorlens.recording.present.instants import (
 )
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, OOM
-from tensorlens.render.cells import share
-from tensorlens.render.figures import counted, device_sources, duration, exact_size, size
+from tensorlens.render.figures import counted, device_sources, duration, exact_size, share, size
+from tensorlens.render.shown import View
 from tensorlens.render.source import place, printable
-from tensorlens.render.view import View
 
 
 def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:

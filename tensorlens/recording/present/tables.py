@@ -11,10 +11,9 @@ from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
 from tensorlens.records.names import common_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import HTML_MEDIA, Cell, Column, Medium, Row, Table
-from tensorlens.render.cells import LeftOut, more_rows, share, size_cell
-from tensorlens.render.figures import duration, size
+from tensorlens.render.figures import LeftOut, duration, more_rows, share, size, size_cell
+from tensorlens.render.shown import View
 from tensorlens.render.source import place, printable
-from tensorlens.render.view import View
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _NUMBER_ABOVE = re.compile(r"(?<![^.])\d+(?=\.)")

@@ -8,8 +8,7 @@ from dataclasses import replace
 from heapq import merge
 from itertools import chain
 
-from tensorlens.records.logs.events import OWN_MARK, START, EventLog, Mark
-from tensorlens.records.logs.origin import Origin, Recorded
+from tensorlens.records.logs.events import OWN_MARK, START, EventLog, Mark, Origin, Recorded
 
 
 def merge_recordings(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:

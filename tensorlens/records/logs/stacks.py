@@ -1,7 +1,8 @@
-"""Frames, and stacks of them as a tree."""
+"""Frames, stacks of them as a tree, and the text of their files."""
 
 from __future__ import annotations
 
+import linecache
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ LAYERS = ("forward", "call")
 NO_MODELS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
 """Packages whose layers are not code of a model."""
 _INSTALLED = "/site-packages/"
+_MAX_CHARACTERS = 2_000_000
+"""Size in characters of the largest source file that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,32 @@ class Stacks:
     def of(self, stack: int) -> tuple[Frame, ...]:
         """Return a stack's frames, innermost first."""
         return tuple(self.frames[self.frame[node]] for node in self.nodes(stack))
+
+
+def source_lines(stacks: Stacks) -> dict[str, list[str]]:
+    """Return the lines of the user's files that have frames.
+
+    In files of libraries' models, lines without frames are blank.
+    """
+    files = dict.fromkeys(frame.filename for frame in stacks.frames if frame.user)
+    found = _model_lines(stacks)
+    for file in files:
+        if file.startswith("<") and not file.startswith("<ipython"):
+            continue
+        lines = linecache.getlines(file)
+        if lines and sum(map(len, lines)) < _MAX_CHARACTERS:
+            found[file] = lines
+    return found
+
+
+def _model_lines(stacks: Stacks) -> dict[str, list[str]]:
+    numbers: dict[str, set[int]] = {}
+    for frame in stacks.frames:
+        if frame.model:
+            numbers.setdefault(frame.filename, set()).add(frame.lineno)
+    found = {}
+    for file, wanted in numbers.items():
+        lines = linecache.getlines(file)
+        last = min(max(wanted), len(lines))
+        found[file] = [lines[each - 1] if each in wanted else "" for each in range(1, last + 1)]
+    return found

@@ -9,8 +9,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensorlens.ranks import Rank
-from tensorlens.records.logs.events import ALLOC, FREE, START, Context, EventLog, Mark
-from tensorlens.records.logs.origin import Origin, Recorded
+from tensorlens.records.logs.events import (
+    ALLOC,
+    FREE,
+    START,
+    Context,
+    EventLog,
+    Mark,
+    Origin,
+    Recorded,
+)
 from tensorlens.records.logs.stacks import NO_MODELS, Frame, Stacks
 from tensorlens.records.torch_files.trace import frame_of, reading
 

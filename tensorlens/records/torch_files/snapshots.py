@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 from tensorlens.errors import FileFormatError
 from tensorlens.interpreter import paused_collector
-from tensorlens.records.logs.events import START, EventLog, Mark
-from tensorlens.records.logs.origin import Origin, Recorded
+from tensorlens.records.logs.events import START, EventLog, Mark, Origin, Recorded
 from tensorlens.records.torch_files.lifetimes import Lifetimes, lifetimes
 from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.records.torch_files.trace import (

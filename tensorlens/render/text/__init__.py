@@ -25,12 +25,11 @@ from tensorlens.render.blocks import (
     tables_of,
 )
 from tensorlens.render.figures import bars, size, thinned
-from tensorlens.render.shown import permitted, provenance
+from tensorlens.render.shown import View, permitted, provenance
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text import table as tables
 from tensorlens.render.text.page import GAP, Page, output_width, padded, wrapped
 from tensorlens.render.text.table import Layout
-from tensorlens.render.view import View
 
 if TYPE_CHECKING:
     from tensorlens.render.shown import Shown

@@ -1,4 +1,4 @@
-"""The page of a text report: how wide it may be, its marks, and lines of words."""
+"""The page of a text report: its width, its marks, and how sentences and names are made to fit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 
 from tensorlens.render.blocks import Mark
-from tensorlens.render.source import leading, printable, width
-from tensorlens.render.view import View
+from tensorlens.render.shown import View
+from tensorlens.render.source import leading, printable, shortened, width
 from tensorlens.streams import is_terminal
 
 GAP = 2
@@ -109,3 +111,121 @@ def output_width() -> int:
         return int(given)
     # reports are printed at exit too, where it may be closed already
     return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _DEFAULT_WIDTH
+
+
+_PART_OF_NAME = re.compile(
+    r"(?:: | )?saved by \w+(?: \(\w+\))?"
+    r"|(?:: |[./ ])?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*"
+)
+_PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
+_PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
+"""Marks that only names of files have: a Keras layer's path has slashes as well."""
+_LINE_OF = re.compile(r".*:\d+ in ")
+_LEAST_OF_FUNCTION = 8
+"""Columns that something is left in of a function's name."""
+
+
+def distinct_names(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) -> list[str]:
+    """Return each text in at most as many columns as it has room; texts that differ look different.
+
+    Of a name that does not fit those parts are left out first that most others have as well, its
+    first and numbers after the rest, its last never: ``model.encoder.layer.3.attention.query``
+    becomes ``model…layer.3…query``. Only where that is not enough is a part cut itself.
+
+    Args:
+        texts: names or paths, each of one line.
+        rooms: columns that each has.
+        ellipsis: stands for what is left out.
+    """
+    wanted = dict(zip(texts, rooms, strict=True))
+    for text, room in zip(texts, rooms, strict=True):
+        # a text that is there twice has the smaller room
+        wanted[text] = min(wanted[text], room)
+    names = _Names(wanted, ellipsis)
+    return [names.shown[text] for text in texts]
+
+
+class _Names:
+    def __init__(self, rooms: Mapping[str, int], ellipsis: str) -> None:
+        self._ellipsis = ellipsis
+        self._parts = {text: _parts(text) for text in rooms}
+        self._counts = Counter(part for parts in self._parts.values() for part in {*parts})
+        self.shown = {text: self._fitted(text, room) for text, room in rooms.items()}
+        groups: dict[str, list[str]] = {}
+        for text, short in self.shown.items():
+            groups.setdefault(short, []).append(text)
+        for alike in groups.values():
+            self._cut_apart(alike, rooms)
+
+    def _fitted(self, text: str, room: int) -> str:
+        if width(text) <= room:
+            return text
+        parts = self._parts[text]
+        order = sorted(
+            range(len(parts) - 1),
+            key=lambda place: (
+                place == 0 or any(map(str.isdigit, parts[place])),
+                -self._counts[parts[place]],
+                place,
+            ),
+        )
+        left_out: set[int] = set()
+        for place in order:
+            left_out.add(place)
+            # of two parts the first says more than the middle
+            if width(self._joined(parts, left_out)) <= room and len(parts) > 2:
+                break
+        else:
+            return _cut(text, room, self._ellipsis)
+        # after a long part went, others may fit again
+        for place in reversed(order):
+            fewer = left_out - {place}
+            if width(self._joined(parts, fewer)) <= room:
+                left_out = fewer
+        return self._joined(parts, left_out)
+
+    def _joined(self, parts: Sequence[str], left_out: set[int]) -> str:
+        text = ""
+        for place, part in enumerate(parts):
+            if place not in left_out:
+                after_gap = place and place - 1 in left_out
+                text += part.removeprefix(".").removeprefix("/") if after_gap else part
+            elif place - 1 not in left_out:
+                text += self._ellipsis
+        return text
+
+    def _cut_apart(self, alike: Sequence[str], rooms: Mapping[str, int]) -> None:
+        taken = {*self.shown.values()}
+        for text in alike[1:]:
+            others = [each for each in alike if each != text]
+            for short in self._cuts(text, rooms[text], others):
+                if short not in taken:
+                    taken.add(short)
+                    self.shown[text] = short
+                    break
+
+    def _cuts(self, text: str, room: int, others: Iterable[str]) -> Iterable[str]:
+        for start in range(room, -1, -1):
+            yield shortened(text, room, self._ellipsis, start)
+        dots = self._ellipsis
+        least = max(room - 2 * width(dots), 1)
+        for other in others:
+            pairs = enumerate(zip(text, other, strict=False))
+            first = next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
+            begin = max(first - least // 2, 0)
+            yield f"{dots}{leading(text[begin:], least)}{dots}"
+
+
+def _cut(text: str, room: int, ellipsis: str) -> str:
+    """Return a text with its middle left out; of a line with its function, that of the latter."""
+    line = _LINE_OF.match(text)
+    if line is not None:
+        rest = room - width(line.group())
+        if rest >= _LEAST_OF_FUNCTION:
+            return line.group() + shortened(text[line.end() :], rest, ellipsis)
+    return shortened(text, room, ellipsis)
+
+
+def _parts(text: str) -> list[str]:
+    pattern = _PART_OF_PATH if _PLACE.search(text) else _PART_OF_NAME
+    return [part for part in pattern.findall(text) if part]

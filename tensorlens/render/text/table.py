@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from tensorlens.render.blocks import NO_BREAK, Cell, Column, Fold, Kind, Row, Table
-from tensorlens.render.shortening import distinct_names
 from tensorlens.render.source import clipped, width
-from tensorlens.render.text.page import GAP, Page, padded
+from tensorlens.render.text.page import GAP, Page, distinct_names, padded
 
 INDENT = 2
 _UNDER = 6

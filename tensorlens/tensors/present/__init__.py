@@ -20,9 +20,8 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import counted, device_sources, size
 from tensorlens.render.pictures import role_colour
+from tensorlens.render.shown import View
 from tensorlens.render.source import printable
-from tensorlens.render.view import View
-from tensorlens.tensors.present.balance import ledger_table
 from tensorlens.tensors.present.inventory import (
     DeviceInventory,
     TensorRow,
@@ -31,7 +30,7 @@ from tensorlens.tensors.present.inventory import (
     left_out,
     without_memory,
 )
-from tensorlens.tensors.present.tables import field, role_table, tensor_table
+from tensorlens.tensors.present.tables import field, ledger_table, role_table, tensor_table
 from tensorlens.tensors.snapshot import Snapshot
 
 _TEXT = tuple(

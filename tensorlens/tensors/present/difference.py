@@ -8,18 +8,17 @@ from tensorlens.records.families import families
 from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Section
 from tensorlens.render.figures import counted, size
+from tensorlens.render.shown import View
 from tensorlens.render.source import printable
-from tensorlens.render.view import View
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Changes, Difference
-from tensorlens.tensors.present.balance import ledger_changes
 from tensorlens.tensors.present.inventory import (
     change_headline,
     changed_rows,
     devices_changed,
     is_memory,
 )
-from tensorlens.tensors.present.tables import field, role_change_table, tensor_table
+from tensorlens.tensors.present.tables import field, ledger_changes, role_change_table, tensor_table
 
 _ACTIVATION = ROLES.index("activation")
 _MOST_HOLDERS = 2

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
-from tensorlens.render.cells import LeftOut
-from tensorlens.render.figures import counted, size
-from tensorlens.render.view import SHOW_ALL, View
+from tensorlens.render.figures import LeftOut, counted, size
+from tensorlens.render.shown import SHOW_ALL, View
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Changes, Difference
 from tensorlens.tensors.snapshot import Snapshot

@@ -8,7 +8,7 @@ import pytest
 from tensorlens.frameworks.host import AllocatorFigures, balanced, host_ledger
 from tensorlens.frameworks.host import ledger as host
 from tensorlens.records import Ledger, Part
-from tensorlens.tensors import balance
+from tensorlens.tensors import unknown_figures
 from tests.ledger_terms import check_ledger
 
 RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}
@@ -95,7 +95,7 @@ def test_memory_that_was_never_touched_is_not_taken_from_what_else_is_resident(m
 def test_tensors_larger_than_the_resident_set_leave_the_remainder_unknown(monkeypatch):
     ledger = host_ledger(handed(allocated=10_001))
     assert (ledger.reserved, ledger.cached, ledger.parts) == (10_000, None, ())
-    assert balance.unknown({"": ledger})[0].startswith(
+    assert unknown_figures({"": ledger})[0].startswith(
         "n/a: cached: more is allocated than is resident"
     )
 

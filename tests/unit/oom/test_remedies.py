@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
+from tensorlens.frameworks import KeptGraph, Request
 from tensorlens.recording import failure
 from tensorlens.recording import failure as module
-from tensorlens.records import KeptGraph, Part, Request
+from tensorlens.records import Part
 
 MIB = 1024**2
 FLOATS = MIB // 4

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.base import KeptGraph
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
 from tensorlens.heap.attributes import is_subtype
-from tensorlens.records.oom import KeptGraph
 
 LEAF = "AccumulateGrad"
 """Type of the nodes of leaves."""
