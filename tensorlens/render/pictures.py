@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 ROLE_COLOURS = {
     "parameter": "#4e79c5",
@@ -75,6 +76,9 @@ class Band:
 class Picture:
     """Bytes over time, stacked by role; pages draw it, text leaves it out."""
 
+    width: ClassVar[int] = WIDTH
+    height: ClassVar[int] = HEIGHT
+
     label: str
     """Description in words."""
     areas: tuple[Area, ...]
@@ -102,11 +106,6 @@ class Picture:
     """Whether the picture goes by time; else by event."""
     is_live: bool = False
     """Whether a script lets one choose an instant."""
-
-    @property
-    def width(self) -> int:
-        """Units across."""
-        return WIDTH
 
     @property
     def phases(self) -> dict[str, str]:

@@ -9,11 +9,10 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks import TENSORFLOW
+from tensorlens.frameworks import TENSORFLOW, Request
 from tensorlens.frameworks.tensorflow import failed_request
 from tensorlens.recording import annotation, failure
 from tensorlens.recording import annotation as oom
-from tensorlens.records import Request
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""

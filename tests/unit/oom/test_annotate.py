@@ -3,10 +3,9 @@
 import pytest
 from snapshot_builder import T, snapshot_of
 
-from tensorlens.frameworks import TORCH, Adapter, registry
+from tensorlens.frameworks import TORCH, Adapter, Request, registry
 from tensorlens.recording import address_reserve
 from tensorlens.recording import annotation as oom
-from tensorlens.records import Request
 
 
 class Failed(RuntimeError):

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tensorlens import Recording
+from tensorlens.frameworks import Request
 from tensorlens.recording import failure
-from tensorlens.records import ALLOC, OOM, Context, EventLog, Frame, Request, SourceLine
+from tensorlens.records import ALLOC, OOM, Context, EventLog, Frame, SourceLine
 
 HERE = __file__
 TORCH = "/env/site-packages/torch"
