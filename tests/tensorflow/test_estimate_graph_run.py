@@ -8,8 +8,8 @@ from tensorlens.planning.tensorflow import (
     GraphRunner,
     NodeOutput,
     eager_lasts,
+    kernels,
     linked,
-    live_values,
     nodes_of,
 )
 from tests.tensorflow.estimate_requests import Requests
@@ -39,21 +39,17 @@ def peak(step, eager=False, until=None, held=None, variables=(), functions=None)
     requests = Requests()
 
     def there():
-        return live_values.keep(
-            live_values.Value(live_values.Buffer(KIB, requests.take(KIB, None)), (256,))
-        )
+        return kernels.keep(kernels.Value(kernels.Buffer(KIB, requests.take(KIB, None)), (256,)))
 
     known = {name: there() for name in variables}
     machine = GraphRunner(requests, known, lambda *_: (), lambda node: None, not eager)
     step = linked(step, functions or {}, as_written=eager)
     names = {node.number: node.name for node in step.nodes}
-    given = [
-        live_values.Value(variable=names[each]) for each in step.arguments if names[each] in known
-    ]
+    given = [kernels.Value(variable=names[each]) for each in step.arguments if names[each] in known]
     fed = [there() for _ in range(len(step.arguments) - len(given))]
     lasts = eager_lasts(step, until or {}, held or {}) if eager else None
-    for value in machine.run_graph(step, [*given, *map(live_values.keep, fed)], lasts):
-        live_values.drop(value, machine.free)
+    for value in machine.run_graph(step, [*given, *map(kernels.keep, fed)], lasts):
+        kernels.drop(value, machine.free)
     left = len(fed) + len(known)
     assert requests.now == left * KIB, "what was there before is there, and nothing else"
     return requests.peak
@@ -185,8 +181,8 @@ def test_unread_loop_results_are_not_computed():
 def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
     requests = Requests()
     machine = GraphRunner(requests, {}, lambda *_: (), lambda node: None)
-    whole = live_values.keep(
-        live_values.Value(live_values.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 16, 16))
+    whole = kernels.keep(
+        kernels.Value(kernels.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 16, 16))
     )
 
     def sliced(part):
@@ -194,7 +190,7 @@ def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
         nodes = nodes_of(traced.as_graph_def().node, traced)
         (node,) = [each for each in nodes if each.op == "StridedSlice"]
         node.outputs = [NodeOutput("float32", None)]
-        numbers = [live_values.Value(number=nodes[number].value) for number, _ in node.inputs[1:]]
+        numbers = [kernels.Value(number=nodes[number].value) for number, _ in node.inputs[1:]]
         (found,), _ = machine.run(node, [whole, *numbers])
         return found
 
@@ -215,8 +211,8 @@ def test_unmodelled_tensor_list_is_noted_and_empty():
     (number,) = [each.number for each in nodes if each.op == "TensorListScatterIntoExistingList"]
     told, requests = [], Requests()
     machine = GraphRunner(requests, {}, lambda *_: (), told.append)
-    whole = live_values.Value(live_values.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 256))
-    (made,) = machine.run_graph(Graph(nodes, [0], [(number, 0)]), [live_values.keep(whole)])
+    whole = kernels.Value(kernels.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 256))
+    (made,) = machine.run_graph(Graph(nodes, [0], [(number, 0)]), [kernels.keep(whole)])
     assert [each.op for each in told] == ["TensorListScatterIntoExistingList"]
     assert made.held.values == []
 
@@ -224,8 +220,8 @@ def test_unmodelled_tensor_list_is_noted_and_empty():
 def test_a_scalar_that_a_list_does_not_have_is_a_scalar():
     requests = Requests()
     machine = GraphRunner(requests, {}, lambda *_: (), lambda node: None)
-    row = live_values.Value(live_values.Buffer(KIB, requests.take(KIB, None)), (256,))
-    items = live_values.Items([row, live_values.NOTHING])
+    row = kernels.Value(kernels.Buffer(KIB, requests.take(KIB, None)), (256,))
+    items = kernels.Items([row, kernels.NOTHING])
     node = GraphNode(0, "item", "TensorListGetItem", outputs=[NodeOutput("float32", ())])
-    (read,), _ = machine.run(node, [live_values.Value(items), live_values.Value(number=1)])
+    (read,), _ = machine.run(node, [kernels.Value(items), kernels.Value(number=1)])
     assert (read.shape, read.nbytes) == ((), 4)

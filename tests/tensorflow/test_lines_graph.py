@@ -8,7 +8,7 @@ from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
 from tensorlens import LineProfiler, LineReport
-from tensorlens.frameworks.tensorflow import cpu, graph_lines
+from tensorlens.frameworks.tensorflow import cpu, profiled_lines
 from tensorlens.lines import Options, Profile, layouts, overview
 from tensorlens.render import TextRenderer, fragment
 
@@ -201,7 +201,7 @@ def test_a_call_with_too_many_allocations_says_so_and_the_next_is_whole():
 
 
 def test_figures_stay_when_functions_are_read_again(monkeypatch):
-    monkeypatch.setattr(graph_lines, "_MAX_FUNCTIONS", 1)
+    monkeypatch.setattr(profiled_lines, "_MAX_FUNCTIONS", 1)
     profiler = LineProfiler()
 
     @profiler
@@ -232,7 +232,7 @@ def test_failure_to_add_up_is_a_note(monkeypatch):
     work(tf.zeros(1000))
     profiler.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(graph_lines, "_sizes", fail)
+        patch.setattr(profiled_lines, "_sizes", fail)
         work(tf.zeros(1000))
         table = graph_table(profiler)
     assert table.function.calls == 1

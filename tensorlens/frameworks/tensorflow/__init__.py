@@ -20,24 +20,26 @@ class Adapter(base.Adapter):
     device_counter = deferred("tensorlens.frameworks.tensorflow.counters:device_counter")
     device_name = deferred("tensorlens.frameworks.tensorflow.counters:device_name")
     compiled_by = deferred("tensorlens.frameworks.tensorflow.tf_functions:compiled_by")
-    follow_code = deferred("tensorlens.frameworks.tensorflow.graph_lines:follow_code")
+    follow_code = deferred("tensorlens.frameworks.tensorflow.graphs.profiled_lines:follow_code")
     forward_of = deferred("tensorlens.frameworks.tensorflow.tf_functions:forward_of")
-    keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.wrappers:keep_autograph_out")
+    keep_compilers_out = deferred(
+        "tensorlens.frameworks.tensorflow.tf_functions:keep_autograph_out"
+    )
     watch = deferred("tensorlens.frameworks.tensorflow.cpu:watch")
     census = deferred("tensorlens.frameworks.tensorflow.census.findings:census")
-    record = deferred("tensorlens.frameworks.tensorflow.recording.recorder:start")
-    follow = deferred("tensorlens.frameworks.tensorflow.leaks.loop_steps:TensorflowSteps")
-    when_stepped = deferred("tensorlens.frameworks.tensorflow.steps:when_stepped")
+    record = deferred("tensorlens.frameworks.tensorflow.recorder:start")
+    follow = deferred("tensorlens.frameworks.tensorflow.loop_steps:TensorflowSteps")
+    when_stepped = deferred("tensorlens.frameworks.tensorflow.hooks:when_stepped")
     failed_request = deferred("tensorlens.frameworks.tensorflow.failures:failed_request")
     notes = deferred("tensorlens.frameworks.tensorflow.cpu:notes")
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.tensorflow import steps, wrappers
+        from tensorlens.frameworks.tensorflow import hooks, tf_functions
 
-        compiler.is_building = wrappers.is_building
-        compiler.as_called = wrappers.as_called
-        compiler.when_run = steps.when_run
-        compiler.follow_runs = steps.follow_tf_functions
+        compiler.is_building = tf_functions.is_building
+        compiler.as_called = tf_functions.as_called
+        compiler.when_run = hooks.when_run
+        compiler.follow_runs = hooks.follow_tf_functions
 
 
 attach(
@@ -52,8 +54,7 @@ attach(
         "graphs.functions": ("Functions", "plain_name"),
         "graphs.node_names": ("plain_names",),
         "graphs.nodes": ("Nodes",),
-        "hooks": ("follow_graph_calls", "not_followed"),
-        "recording.eager_gradients": (),
-        "steps": ("when_stepped",),
+        "graphs.profiled_lines": (),
+        "hooks": ("follow_graph_calls", "not_followed", "when_stepped"),
     },
 )

@@ -71,7 +71,7 @@ attach(
         "clone_model": ("StepGraph",),
         "graphs.graph": ("Graph", "GraphNode", "NodeOutput", "linked", "nodes_of", "optimized"),
         "graphs.graph_run": ("GraphRunner", "eager_lasts"),
-        "graphs.live_values": (),
+        "graphs.kernels": (),
         "step_watch": ("StepWatch",),
         "tracing": ("StepInput", "TraceRequest", "TracedStep"),
         "train_step": ("execute",),

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.counters import device_counter, is_initialized, used_devices
 from tensorlens.frameworks.tensorflow.failures import failed_request
-from tensorlens.frameworks.tensorflow.steps import when_stepped
+from tensorlens.frameworks.tensorflow.hooks import when_stepped
 from tensorlens.guards import one_line
 from tensorlens.planning.tensorflow.keras_training import (
     Training,

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import layers_of
-from tensorlens.frameworks.tensorflow.recording.recorder import module_paths
+from tensorlens.frameworks.tensorflow.recorder import module_paths
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import intercepted

@@ -22,7 +22,7 @@ from tensorlens.planning.tensorflow.graphs.graph import (
     optimized,
 )
 from tensorlens.planning.tensorflow.graphs.graph_run import GraphRunner, eager_lasts
-from tensorlens.planning.tensorflow.graphs.live_values import NOTHING, Buffer, Value, drop, keep
+from tensorlens.planning.tensorflow.graphs.kernels import NOTHING, Buffer, Value, drop, keep
 from tensorlens.planning.tensorflow.graphs.scratch import (
     LOWER,
     add_positions,

@@ -13,8 +13,13 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from tensorlens.frameworks.tensorflow.graphs.functions import Body, BodyNode, Functions
-from tensorlens.frameworks.tensorflow.graphs.stacks import Frames, Stack
+from tensorlens.frameworks.tensorflow.graphs.functions import (
+    Body,
+    BodyNode,
+    Frames,
+    Functions,
+    Stack,
+)
 
 TAPE_SCOPE = "gradient_tape/"
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")

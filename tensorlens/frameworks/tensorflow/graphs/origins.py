@@ -11,10 +11,15 @@ from typing import Any
 
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import layer_path
-from tensorlens.frameworks.tensorflow.graphs.functions import Body, BodyNode, is_of_dataset
+from tensorlens.frameworks.tensorflow.graphs.functions import (
+    Body,
+    BodyNode,
+    Frames,
+    Stack,
+    is_of_dataset,
+)
 from tensorlens.frameworks.tensorflow.graphs.gradients import TAPE_SCOPE, Backward, is_gradient
 from tensorlens.frameworks.tensorflow.graphs.node_names import enclosing
-from tensorlens.frameworks.tensorflow.graphs.stacks import Frames, Stack
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, text_of
 from tensorlens.records.logs.events import Phase

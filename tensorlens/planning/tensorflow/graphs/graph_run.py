@@ -21,16 +21,17 @@ from tensorlens.planning.tensorflow.graphs.graph import (
     NodeOutput,
     Shape,
 )
-from tensorlens.planning.tensorflow.graphs.kernels import folded_number, special_outputs
-from tensorlens.planning.tensorflow.graphs.live_values import (
+from tensorlens.planning.tensorflow.graphs.kernels import (
     ALIASES,
     FORWARDS,
     NOTHING,
     Buffer,
     Value,
     drop,
+    folded_number,
     keep,
     rows_of,
+    special_outputs,
 )
 from tensorlens.planning.tensorflow.graphs.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graphs.trace_writer import TraceWriter

@@ -17,7 +17,7 @@ from tensorflow.python.util import _pywrap_util_port
 from tensorlens.frameworks.tensorflow.cpu import allocator
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.graphs.graph import GraphNode, Shape
-from tensorlens.planning.tensorflow.graphs.live_values import Value
+from tensorlens.planning.tensorflow.graphs.kernels import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tensorlens.frameworks.keras.names import layer_path
 from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.cpu import watch
-from tensorlens.frameworks.tensorflow.recording.graph_origins import GraphOrigins
+from tensorlens.frameworks.tensorflow.graphs.recorded_nodes import GraphOrigins
 from tensorlens.heap import instances
 from tensorlens.records.logs.events import GRAPH_CALL, EventLog
 from tensorlens.records.tensors import TensorTable
@@ -63,7 +63,7 @@ def start(options: RecordOptions) -> Mapping[str, Recorder]:
     Raises:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    from tensorlens.frameworks.tensorflow.recording.eager_gradients import EagerGradients
+    from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
 
     native = _recorder(cpu.recordable())
     gradients, origins = EagerGradients(native.thread_now), GraphOrigins()

@@ -19,10 +19,9 @@ import numpy as np
 from tensorlens.frameworks.compilers import NodeFigures, TracedFigures
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.counters import used_devices
-from tensorlens.frameworks.tensorflow.graphs.functions import Functions
+from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions, Stack
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
-from tensorlens.frameworks.tensorflow.graphs.stacks import Frames, Stack
 from tensorlens.frameworks.tensorflow.hooks import follow_graph_calls
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import declare

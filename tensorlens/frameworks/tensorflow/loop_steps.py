@@ -14,9 +14,9 @@ from tensorlens.frameworks.base import StepFigures
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.retention import Holdings
 from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.census.holdings import TensorflowHoldings
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.cpu import watch
-from tensorlens.frameworks.tensorflow.leaks.holdings import TensorflowHoldings
 from tensorlens.heap import live_objects, select
 from tensorlens.user_code import is_foreign
 
