@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 from torch.utils.data import DataLoader
 
 from tensorlens.planning.patches import intercepted, on_import, patched
-from tensorlens.planning.torch.saved_files import safetensors_patches, saved_file_patches
+from tensorlens.planning.torch.checkpoint_files import checkpoint_file_patches
 from tensorlens.planning.trace import caution
 
 COMPILED = (
@@ -105,8 +105,7 @@ def program_patches() -> Iterator[None]:
         # a copied mode would count each tensor of the copy as a real one
         stack.enter_context(patched(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode))
         stack.enter_context(compiler_patches())
-        stack.enter_context(saved_file_patches())
-        stack.enter_context(safetensors_patches())
+        stack.enter_context(checkpoint_file_patches())
         stack.enter_context(on_import({"transformers.utils.import_utils": patch_tracers}))
         yield
 

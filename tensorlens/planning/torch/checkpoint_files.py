@@ -1,7 +1,7 @@
-"""Files that a run without data saves and loads.
+"""Checkpoint files of a run without data.
 
-Checkpoints are not written to disk, but loaded again from memory. Files of safetensors are mapped,
-and no page of them is touched.
+What the program saves is not written to disk, but loaded again from memory. Files of safetensors
+are mapped, so that no page is touched.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _WRITERS = {
 }
 """Class, if any, and names of functions that write checkpoints, by module."""
 
-_TEXT = (
+_NOT_WRITTEN = (
     "a checkpoint is not written, as there is no data; what writing copies to the host is not in "
     "the estimate"
 )
 
 
 @contextlib.contextmanager
-def saved_file_patches() -> Iterator[None]:
-    """Keep ``torch.save`` and similar functions from writing files while entered.
+def checkpoint_file_patches() -> Iterator[None]:
+    """Keep checkpoints from being written, and let safetensors map files, while entered.
 
-    ``torch.load`` returns the saved object, also after the file was renamed.
+    ``torch.load`` returns what ``torch.save`` was given, also after the file was renamed.
     """
     files = _SavedFiles()
 
@@ -71,11 +71,12 @@ def saved_file_patches() -> Iterator[None]:
         stack.enter_context(patched(torch, "save", files.save))
         stack.enter_context(intercepted(files.load, (torch, "load")))
         stack.enter_context(on_import(dict.fromkeys(_WRITERS, patch_writers)))
+        _map_safetensors(stack)
         yield
 
 
 def _write_nothing(*args: Any, **kwargs: Any) -> None:
-    caution(_TEXT)
+    caution(_NOT_WRITTEN)
 
 
 class _SavedFiles:
@@ -92,7 +93,7 @@ class _SavedFiles:
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         """Keep an object, with functions that make empty tensors in place of its tensors."""
-        caution(_TEXT)
+        caution(_NOT_WRITTEN)
         self._saved[_place(f)] = f, pytree.tree_map(_emptied, obj)
 
     def load(
@@ -184,21 +185,17 @@ def _place(file: Any) -> Any:
 _NATIVE = "safetensors._safetensors_rust"
 
 
-@contextlib.contextmanager
-def safetensors_patches() -> Iterator[None]:
-    """Let safetensors map the tensors of a file while entered."""
+def _map_safetensors(stack: contextlib.ExitStack) -> None:
+    """Let safetensors map the tensors of a file until the stack is closed."""
     if importlib.util.find_spec("safetensors") is None:
-        yield
         return
     owner = importlib.import_module("safetensors.torch")
     native = importlib.import_module("safetensors").safe_open
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(patched(owner, "load_file", _load_file))
-        for name, module in [*sys.modules.items()]:
-            # modules that imported the reader by name
-            if getattr(module, "__dict__", {}).get("safe_open") is native and name != _NATIVE:
-                stack.enter_context(patched(module, "safe_open", _SafeOpen))
-        yield
+    stack.enter_context(patched(owner, "load_file", _load_file))
+    for name, module in [*sys.modules.items()]:
+        # modules that imported the reader by name
+        if getattr(module, "__dict__", {}).get("safe_open") is native and name != _NATIVE:
+            stack.enter_context(patched(module, "safe_open", _SafeOpen))
 
 
 def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
