@@ -62,7 +62,7 @@ def _prepare_device(card: Card | None) -> None:
         except NativeUnavailable as error:
             raise UsageError(f'{error}; or estimate it for the CPU (device="cpu")') from error
     from tensorlens.planning.torch.device.fake_tensors import patch_fake_tensors
-    from tensorlens.planning.torch.operators.calibration import calibrate
+    from tensorlens.planning.torch.run import calibrate
 
     if card is None:
         patch_fake_tensors()

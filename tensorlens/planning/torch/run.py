@@ -1,4 +1,4 @@
-"""One run of a program on fake tensors, from its job to its trace."""
+"""Runs of programs on fake tensors, each from its job to its trace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,8 +25,9 @@ from tensorlens.planning.torch.device.stand_in import measure_with
 from tensorlens.planning.torch.distributed import distributed
 from tensorlens.planning.torch.memory.cpu_scratch import CpuScratch
 from tensorlens.planning.torch.memory.cuda_scratch import CudaScratch
-from tensorlens.planning.torch.memory.scratch import ScratchRule
+from tensorlens.planning.torch.memory.kernels import ScratchRule
 from tensorlens.planning.torch.names import BlockNames
+from tensorlens.planning.torch.operators.accumulation import accumulation
 from tensorlens.planning.torch.operators.attention import fused_attention
 from tensorlens.planning.torch.patches import program_patches
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
@@ -182,3 +183,20 @@ def _default_device(device: str) -> Iterator[None]:
         yield
     finally:
         torch.set_default_device(None)
+
+
+@cache
+def calibrate() -> None:
+    """Let gradients of fake tensors be added in place, once in a process."""
+    with value_patches():
+        _accumulate_once()  # torch loads more of itself the first time
+        accumulation.calibrate(_accumulate_once)
+
+
+def _accumulate_once() -> None:
+    """Add the gradients of ``sin`` and ``cos``, each a new tensor, as a program's run would."""
+    trace = Trace()
+    stacks = ProgramStacks(trace.log.stacks)
+    with FakeTensorMode(allow_non_fake_inputs=True), stacks, Tracker(trace, stacks):
+        both = torch.ones(2, requires_grad=True).exp()
+        (both.sin() * both.cos()).sum().backward()

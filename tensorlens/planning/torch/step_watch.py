@@ -8,27 +8,32 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.data import dataloader
 
+from tensorlens.frameworks.queues import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.census.findings import named_tensors
 from tensorlens.frameworks.torch.census.graph import storage_address, walk
+from tensorlens.frameworks.torch.loaders.data_loader import named, number
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import class_name
+from tensorlens.heap.attributes import class_name, content_of
 from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import (
     BACKWARD,
     OptimizerFacts,
+    PrefetchQueue,
     RepeatedBlock,
     StepFacts,
     UnusedVariable,
     plain_name,
 )
 from tensorlens.planning.torch.options.models import Stage, cache_configs, repeated_blocks
-from tensorlens.planning.torch.options.training import LoaderWatch
 from tensorlens.user_code import is_foreign
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -144,6 +149,57 @@ class StepWatch:
             self._unused_variables[function, name] = UnusedVariable(
                 name, function, code.co_filename, frame.f_lineno, address
             )
+
+
+class LoaderWatch:
+    """A watch of the iterators over DataLoaders."""
+
+    def __init__(self) -> None:
+        self._queues: WeakKeyDictionary[Any, PrefetchQueue] = WeakKeyDictionary()
+        self.most: tuple[PrefetchQueue, ...] = ()
+        """The queues at the time when most bytes were asked for ahead."""
+
+    def on(self) -> contextlib.AbstractContextManager[None]:
+        """Look at each batch that an iterator returns."""
+        return intercepted(self._next, (dataloader._BaseDataLoaderIter, "__next__"))
+
+    def _next(self, function: Any, iterator: Any) -> Any:
+        # batches asked for and not returned: made, in work, or waiting for a worker
+        tasks = content_of(iterator).get("_task_info")
+        asked = len(tasks) if type(tasks) is dict else 0
+        try:
+            batch = function(iterator)
+        except StopIteration:
+            self._queues.pop(iterator, None)
+            raise
+        # strange batches must not end the loop
+        with contextlib.suppress(Exception):
+            self._look(iterator, asked, batch)
+        return batch
+
+    def _look(self, iterator: Any, asked: int, batch: Any) -> None:
+        content, nbytes = content_of(iterator), batch_bytes(batch)
+        workers, prefetch = number(content, "_num_workers"), number(content, "_prefetch_factor")
+        if not workers or not nbytes:
+            return
+        memory = "shared memory" if holds_tensors(batch) else "memory of the workers"
+        if "_pin_memory_thread" in content:
+            memory = "pinned memory"
+        name = named("DataLoader", workers, prefetch)
+        queue = PrefetchQueue(name, asked, workers, nbytes, memory)
+        before = self._queues.get(iterator, queue)
+        self._queues[iterator] = replace(
+            before,
+            batches=max(asked, before.batches),
+            batch_nbytes=max(nbytes, before.batch_nbytes),
+        )
+        now = tuple(self._queues.values())
+        if _nbytes(now) > _nbytes(self.most):
+            self.most = now
+
+
+def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
+    return sum(each.batches * each.batch_nbytes for each in loaders)
 
 
 def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.planning.patches import intercepted
-from tensorlens.planning.torch.inputs import INPUT_OPERATORS, Expressions
-from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule
+from tensorlens.planning.torch.memory.kernels import Scratch, ScratchRule
+from tensorlens.planning.torch.names import INPUT_OPERATORS, InputNames, label_of
 from tensorlens.planning.torch.operators.losses import keep_elements
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.trace import Trace
@@ -68,7 +68,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.allocated: dict[str, int] = {}
         """Bytes allocated now by device, rounded up as by its allocator."""
         self.peaks: dict[str, int] = {}
-        self._expressions = Expressions()
+        self._input_names = InputNames()
         self._resizing = intercepted(self._resize, (torch.UntypedStorage, "resize_"))
 
     def __enter__(self) -> Tracker:
@@ -205,9 +205,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             self._note_input(known.row, tensor)
 
     def _note_input(self, row: int, tensor: Any) -> None:
-        expression = self._expressions.expression(self._here.frame)
-        if expression is not None:
-            self.trace.inputs[row] = label_of(tensor, expression, "input")
+        name = self._input_names.name(self._here.frame)
+        if name is not None:
+            self.trace.inputs[row] = label_of(tensor, name, "input")
 
     def _ended(self, storage: _Storage) -> None:
         with self._lock:
@@ -302,12 +302,6 @@ class _Storage(weakref.ref[Any]):
     address: int
     nbytes: int
     row: int
-
-
-def label_of(tensor: Any, name: str, role: str) -> Label:
-    """Return the label of a tensor's block."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return Label(name, role, dtype, tuple(int(size) for size in tensor.shape))
 
 
 def rounded(device: str, nbytes: int) -> int:

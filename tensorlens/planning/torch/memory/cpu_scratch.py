@@ -15,10 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.torch.cpu import allocator
-from tensorlens.planning.torch.memory.kernels import HALVES
-from tensorlens.planning.torch.memory.scratch import Scratch
+from tensorlens.planning.torch.memory.kernels import HALVES, Scratch
 
-HOST_KERNEL = "own memory of the kernel"
 MAX_BYTES = 1 << 26
 """Most bytes of operands with which a kernel is run."""
 MAX_PRODUCTS = 1 << 31
@@ -65,7 +63,7 @@ class CpuScratch:
         if func not in _BATCHED and not (func in _PRODUCTS and args[0].dtype in HALVES):
             return ()
         own, _ = self._measure_once(func, args, kwargs)
-        return (Scratch.exactly(own, HOST_KERNEL),) if own else ()
+        return (Scratch.exactly(own, "own memory of the kernel"),) if own else ()
 
     def rnn_workspaces(self) -> AbstractContextManager[Any]:
         """Give fake recurrent layers the workspace that real ones keep for backward.

@@ -1,6 +1,7 @@
 """Scratch memory that torch's CUDA kernels take from the caching allocator.
 
-Among it the workspaces of cuBLAS: one for each thread, kept from its first product on.
+The rule of matrix products is here: cuBLAS keeps a workspace. Those of other kernels are in
+:mod:`.kernels` and :mod:`.cudnn`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tensorlens.frameworks.torch.backends import CUBLAS_WORKSPACES
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory import cudnn, kernels
-from tensorlens.planning.torch.memory.kernels import Call, Rule
-from tensorlens.planning.torch.memory.scratch import Scratch
+from tensorlens.planning.torch.memory.kernels import Call, Rule, Scratch
+
+_SMALL, _LARGE = CUBLAS_WORKSPACES
+_LARGE_MAJORS = (9, 10, 12)
+"""Major compute capabilities of the cards with the large workspace."""
+_INTEGERS = "_int_mm"
+# linear and matmul are not decomposed under torch.inference_mode
+_PRODUCTS = (
+    *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
+    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
+)
 
 
 class CudaScratch:
@@ -27,7 +37,7 @@ class CudaScratch:
         self._card = card
         self._rules: dict[int, Rule] = {}
         """By the operator's address, as its own hash is slow; operators are never freed."""
-        products = dict.fromkeys(PRODUCTS, product_rule(card, environment))
+        products = dict.fromkeys(_PRODUCTS, _product_rule(card, environment))
         for name, rule in (kernels.RULES | cudnn.RULES | products).items():
             packet = getattr(torch.ops.aten, name, None)
             for overload in () if packet is None else packet.overloads():
@@ -57,19 +67,7 @@ def _is_on_cuda(values: Sequence[Any]) -> bool:
     return True
 
 
-_SMALL, _LARGE = CUBLAS_WORKSPACES
-_LARGE_MAJORS = (9, 10, 12)
-"""Major compute capabilities of the cards with the large workspace."""
-CUBLAS = "cuBLAS workspace"
-_INTEGERS = "_int_mm"
-# linear and matmul are not decomposed under torch.inference_mode
-PRODUCTS = (
-    *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
-    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
-)
-
-
-def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
+def _product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
     """Return the rule of products.
 
     ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle, and each
@@ -86,7 +84,7 @@ def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
         if product.device.type != "cuda" or key in held or not _calls_cublas(call, product):
             return ()
         held.add(key)
-        return (Scratch.exactly(size, CUBLAS, is_kept=True),)
+        return (Scratch.exactly(size, "cuBLAS workspace", is_kept=True),)
 
     return rule
 

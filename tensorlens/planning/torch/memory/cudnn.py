@@ -34,15 +34,13 @@ from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.kernels import (
     Call,
     Rule,
+    Scratch,
     ceil_div,
     is_channels_last,
     nbytes,
     scratch,
 )
-from tensorlens.planning.torch.memory.scratch import Scratch
 
-CONVOLUTION = "cuDNN workspace"
-RECURRENT = "cuDNN RNN workspace"
 _TILE, _ALIGNED = 32, 4
 """Channels that a kernel for tensor cores takes at a time, and those in the 16 bytes to which it
 aligns pixels in float32."""
@@ -72,7 +70,7 @@ def _recurrent(first: int) -> Rule:
         rows = source.numel() // max(source.size(-1), 1)
         layer = rows * hidden_size * _GATES.get(mode, 1) * source.element_size()
         likely = layer * (2 if call.args[first + 7] else 1)
-        return [Scratch(likely, 0, likely * max(layers, 1), RECURRENT)]
+        return [Scratch(likely, 0, likely * max(layers, 1), "cuDNN RNN workspace")]
 
     return rule
 
@@ -126,7 +124,7 @@ def _workspace(card: Card, passes: Sequence[tuple[Any, Any, Any]], weight: Any) 
         likely = max(likely, size)
     if torch.backends.cudnn.benchmark:
         most *= 4
-    return Scratch(likely, 0, most, CONVOLUTION)
+    return Scratch(likely, 0, most, "cuDNN workspace")
 
 
 def _has_tensor_cores(card: Card, dtype: torch.dtype) -> bool:

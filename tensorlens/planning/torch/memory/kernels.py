@@ -1,4 +1,4 @@
-"""Scratch of CUDA kernels that follows from their arguments: copies, and multiples of their sizes.
+"""Scratch of kernels, and rules for CUDA kernels whose scratch depends on their arguments alone.
 
 Files without a folder are in ``aten/src/ATen/native/cuda`` of torch 2.13. Left out are workspaces
 of cuSOLVER and cuFFT, and what is small beside a step's tensors: semaphores, partial sums, counters
@@ -14,7 +14,34 @@ from typing import Any
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.scratch import Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """One allocation of a kernel, in bytes."""
+
+    nbytes: int
+    """The likeliest size, if it depends on the device."""
+    least: int
+    most: int
+    name: str
+    """``cuDNN workspace``, say."""
+    is_taken_first: bool = False
+    """Whether it is allocated before the operator's results."""
+    is_kept: bool = False
+    """Whether it outlives the operator, as a library's workspace does."""
+
+    @classmethod
+    def exactly(
+        cls, nbytes: int, name: str, *, is_taken_first: bool = False, is_kept: bool = False
+    ) -> Scratch:
+        """Return scratch of a known size."""
+        return cls(nbytes, nbytes, nbytes, name, is_taken_first, is_kept)
+
+
+ScratchRule = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Scratch]]
+"""Maps an operator (``torch._ops.OpOverload``) that has run, its arguments, keyword arguments and
+result and the number of the thread to its scratch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,13 @@ import contextlib
 import importlib.util
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import DataLoader, dataloader
+from torch.utils.data import DataLoader
 
-from tensorlens.frameworks.queues import batch_bytes, holds_tensors
-from tensorlens.frameworks.torch.loaders.data_loader import named, number
 from tensorlens.guards import one_line
-from tensorlens.heap.attributes import content_of
 from tensorlens.planning.patches import accepted, exchanging, intercepted
-from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.models import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.stage import Step
@@ -171,57 +165,6 @@ class Accumulate(Option):
                     if parameter.grad is not None:
                         parameter.grad.div_(self.value)
         return step(optimizer, *args, **kwargs)
-
-
-class LoaderWatch:
-    """A watch of the iterators over DataLoaders."""
-
-    def __init__(self) -> None:
-        self._queues: WeakKeyDictionary[Any, PrefetchQueue] = WeakKeyDictionary()
-        self.most: tuple[PrefetchQueue, ...] = ()
-        """The queues at the time when most bytes were asked for ahead."""
-
-    def on(self) -> contextlib.AbstractContextManager[None]:
-        """Look at each batch that an iterator returns."""
-        return intercepted(self._next, (dataloader._BaseDataLoaderIter, "__next__"))
-
-    def _next(self, function: Any, iterator: Any) -> Any:
-        # batches asked for and not returned: made, in work, or waiting for a worker
-        tasks = content_of(iterator).get("_task_info")
-        asked = len(tasks) if type(tasks) is dict else 0
-        try:
-            batch = function(iterator)
-        except StopIteration:
-            self._queues.pop(iterator, None)
-            raise
-        # strange batches must not end the loop
-        with contextlib.suppress(Exception):
-            self._look(iterator, asked, batch)
-        return batch
-
-    def _look(self, iterator: Any, asked: int, batch: Any) -> None:
-        content, nbytes = content_of(iterator), batch_bytes(batch)
-        workers, prefetch = number(content, "_num_workers"), number(content, "_prefetch_factor")
-        if not workers or not nbytes:
-            return
-        memory = "shared memory" if holds_tensors(batch) else "memory of the workers"
-        if "_pin_memory_thread" in content:
-            memory = "pinned memory"
-        name = named("DataLoader", workers, prefetch)
-        queue = PrefetchQueue(name, asked, workers, nbytes, memory)
-        before = self._queues.get(iterator, queue)
-        self._queues[iterator] = replace(
-            before,
-            batches=max(asked, before.batches),
-            batch_nbytes=max(nbytes, before.batch_nbytes),
-        )
-        now = tuple(self._queues.values())
-        if _nbytes(now) > _nbytes(self.most):
-            self.most = now
-
-
-def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
-    return sum(each.batches * each.batch_nbytes for each in loaders)
 
 
 class PrefetchFactor(Option):

@@ -20,10 +20,19 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import patched
-from tensorlens.planning.torch.operators.answers import ANSWERS
-from tensorlens.planning.torch.operators.losses import loss_patches
-from tensorlens.planning.torch.values.const_propagation import compute
-from tensorlens.planning.torch.values.constants import MAX_ELEMENTS, attached, constant_of
+from tensorlens.planning.torch.operators import (
+    accumulation,
+    cuda_kernels,
+    data_sizes,
+    losses,
+    recurrent,
+)
+from tensorlens.planning.torch.values.constants import (
+    MAX_ELEMENTS,
+    attached,
+    compute,
+    constant_of,
+)
 from tensorlens.planning.torch.values.value_rules import rules
 from tensorlens.planning.trace import caution
 
@@ -44,12 +53,12 @@ def value_patches() -> Iterator[None]:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
         for name, method in _methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
-        stack.enter_context(loss_patches())
+        stack.enter_context(losses.loss_patches())
         yield
 
 
 class ValueAnswers:
-    """Wraps ``FakeTensorMode.dispatch``: consults the table of answers, and keeps known values."""
+    """Wraps ``FakeTensorMode.dispatch``: asks handlers first, and keeps known values."""
 
     def __init__(self) -> None:
         self._reads: Counter[tuple[int, int]] = Counter()
@@ -61,7 +70,11 @@ class ValueAnswers:
             _aten.equal.default: _equal,
             _aten.allclose.default: _compared,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **ANSWERS,
+            **data_sizes.ANSWERS,
+            **losses.ANSWERS,
+            **recurrent.ANSWERS,
+            **cuda_kernels.ANSWERS,
+            **accumulation.ANSWERS,
         }
         # the flag that it writes keeps its value: nothing is infinite
         keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
