@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from tensorlens.planning.allocators import (
-    BFCAllocator,
-    CachingAllocator,
+from tensorlens.planning.allocators.bfc import BFCAllocator
+from tensorlens.planning.allocators.cuda import CachingAllocator
+from tensorlens.planning.allocators.simulated import (
     Figures,
     Level,
     SimulatedAllocator,
