@@ -17,6 +17,7 @@ from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.torch.cpu import allocator
 from tensorlens.planning.torch.memory.kernels import HALVES, Scratch
 
+HOST_KERNEL = "own memory of the kernel"
 MAX_BYTES = 1 << 26
 """Most bytes of operands with which a kernel is run."""
 MAX_PRODUCTS = 1 << 31
@@ -63,7 +64,7 @@ class CpuScratch:
         if func not in _BATCHED and not (func in _PRODUCTS and args[0].dtype in HALVES):
             return ()
         own, _ = self._measure_once(func, args, kwargs)
-        return (Scratch.exactly(own, "own memory of the kernel"),) if own else ()
+        return (Scratch.exactly(own, HOST_KERNEL),) if own else ()
 
     def rnn_workspaces(self) -> AbstractContextManager[Any]:
         """Give fake recurrent layers the workspace that real ones keep for backward.
