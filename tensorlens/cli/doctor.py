@@ -19,8 +19,8 @@ from tensorlens.cli.output import show
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.diagnosis import Finding, unusable
 from tensorlens.guards import reason
-from tensorlens.render import text_of_blocks
 from tensorlens.render.blocks import Block, Column, Heading, Section, Table
+from tensorlens.render.formats import text_of_blocks
 
 _EXTRAS = (
     ("pandas", "pandas", "pandas", "report.to_pandas()"),

@@ -220,7 +220,7 @@ def _several_cards(answers: Sequence[Estimate], args: argparse.Namespace) -> int
     """Print one table of several cards; return 3 where it fits none."""
     from tensorlens.planning.estimate import present
     from tensorlens.planning.estimate.verdict import fit_of
-    from tensorlens.render import text_of_blocks
+    from tensorlens.render.formats import text_of_blocks
 
     fits = any(fit is None or fit for fit in map(fit_of, answers))
     if args.json:

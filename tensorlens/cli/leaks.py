@@ -24,7 +24,7 @@ from tensorlens.frameworks.registry import adapters, ask, supported, when_any_im
 from tensorlens.leaks.watch import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
-from tensorlens.render import ENDINGS, either
+from tensorlens.render.formats import ENDINGS, either
 from tensorlens.streams import for_stream, write
 from tensorlens.user_code import not_run_by_a_call
 

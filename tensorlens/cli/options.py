@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens import config
 from tensorlens.errors import UsageError
-from tensorlens.render import ENDINGS, RECORDING_ENDINGS, either
+from tensorlens.render.formats import ENDINGS, RECORDING_ENDINGS, either
 from tensorlens.render.shown import View
 from tensorlens.roles import BLOCK_ROLES
 from tensorlens.units import parse_bytes

@@ -18,7 +18,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
 from tensorlens.ranks import current_rank, tag
-from tensorlens.render import ENDINGS, READ_AGAIN, checked_ending, ending_of, save, tagged
+from tensorlens.render.formats import ENDINGS, READ_AGAIN, checked_ending, ending_of, save, tagged
 from tensorlens.render.shown import View
 from tensorlens.render.source import printable
 from tensorlens.streams import for_stream, write

@@ -25,8 +25,8 @@ from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending
 from tensorlens.lines.workers import set_workers_output
-from tensorlens.render import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.render.figures import counted
+from tensorlens.render.formats import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.units import format_bytes
 
 _EVENTS = 1_000_000

@@ -24,7 +24,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.jobs.merge import merged
 from tensorlens.jobs.rank_report import rank_of
 from tensorlens.recording.recordings import Recording
-from tensorlens.render import ENDINGS, RECORDING_ENDINGS, either
+from tensorlens.render.formats import ENDINGS, RECORDING_ENDINGS, either
 from tensorlens.tensors.snapshot import Snapshot
 
 

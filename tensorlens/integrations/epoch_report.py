@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.lines.report import DeviceSource
-from tensorlens.render import text_of_blocks
 from tensorlens.render.blocks import (
     Block,
     Column,
@@ -23,6 +22,7 @@ from tensorlens.render.blocks import (
     named,
 )
 from tensorlens.render.figures import counted, exact_size, size
+from tensorlens.render.formats import text_of_blocks
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 

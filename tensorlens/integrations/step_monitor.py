@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tensorlens import ranks, render
+from tensorlens import ranks
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import guarded
 from tensorlens.integrations.hooks import quiet
@@ -20,6 +20,7 @@ from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.oom.address_reserve import may_be_out_of_memory
 from tensorlens.recording.record import LiveRecording, record
+from tensorlens.render import formats
 from tensorlens.render.figures import counted
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
@@ -260,9 +261,9 @@ class StepMonitor:
                 target.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise TensorlensError(f"cannot make {target}: {error.strerror}") from None
-            path = target / render.tagged(name, ranks.tag())
+            path = target / formats.tagged(name, ranks.tag())
             number = 1
             while path.exists():
                 number += 1
-                path = target / render.tagged(name, f"{ranks.tag()}.{number}")
-            self.files.append(render.save(report, path))
+                path = target / formats.tagged(name, f"{ranks.tag()}.{number}")
+            self.files.append(formats.save(report, path))

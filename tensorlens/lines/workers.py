@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensorlens.guards import warn
 from tensorlens.lines.report import LineReport
-from tensorlens.render import save, tagged
+from tensorlens.render.formats import save, tagged
 from tensorlens.streams import write
 
 _VARIABLE = "TENSORLENS_WORKERS_OUTPUT"

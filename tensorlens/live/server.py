@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tensorlens import ranks, render
+from tensorlens import ranks
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.registry import adapters
@@ -40,6 +40,7 @@ from tensorlens.live.protocol import (
     listener,
 )
 from tensorlens.live.steps import StepCounter
+from tensorlens.render import formats
 from tensorlens.render.shown import View
 from tensorlens.render.source import place, printable
 from tensorlens.tensors.present.inventory import inventories
@@ -144,7 +145,7 @@ class Session:
                 return asdict(_tensors(reporter))
             case Ask.SNAPSHOT:
                 path = _checked(request["file"])
-                return {"text": f"wrote {render.save(reporter.snapshot(), path)}"}
+                return {"text": f"wrote {formats.save(reporter.snapshot(), path)}"}
             case Ask.RECORD:
                 self._steps.record(int(request["steps"]), _checked(request["file"]))
                 return {"text": self._steps.state()}
@@ -202,7 +203,7 @@ def _checked(file: str) -> Path:
         TensorlensError: its ending is not known, it exists, or its folder cannot be written to.
     """
     path = Path(file)
-    render.checked_ending(path)
+    formats.checked_ending(path)
     if os.path.lexists(path):
         raise TensorlensError(f"cannot write {path}: it exists")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tensorlens import render
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.interpreter import start_thread
 from tensorlens.recording.record import record
+from tensorlens.render import formats
 from tensorlens.render.figures import counted
 
 _WRITE_SECONDS = 60.0
@@ -149,7 +149,7 @@ class StepRecording:
                 raise TensorlensError(f"the recording was lost: {failure}")
             if not self._seen:
                 raise TensorlensError("no step was recorded")
-            render.save(self._recording, self._path)
+            formats.save(self._recording, self._path)
             self.state = f"wrote {self._path}: {counted(self._seen, 'step')}"
         except Exception as error:
             self.state = reason(error)

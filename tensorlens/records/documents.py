@@ -121,9 +121,9 @@ class Document(Shown):
             UsageError: the ending is unknown, or the file exists and ``overwrite`` is not set.
             TensorlensError: the file could not be written; nothing is left behind.
         """
-        from tensorlens import render
+        from tensorlens.render import formats
 
-        return render.save(self, path, overwrite=overwrite)
+        return formats.save(self, path, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes).
@@ -157,9 +157,9 @@ class Document(Shown):
 
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""
-        from tensorlens.render import flat
+        from tensorlens.render import formats
 
-        return flat.csv_text(self)
+        return formats.csv_text(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a DataFrame, sizes in bytes.
@@ -167,9 +167,9 @@ class Document(Shown):
         Raises:
             ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
         """
-        from tensorlens.render import flat
+        from tensorlens.render import formats
 
-        return flat.to_pandas(self)
+        return formats.to_pandas(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:

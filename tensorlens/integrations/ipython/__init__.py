@@ -29,7 +29,7 @@ from tensorlens.integrations.ipython.options import magic, parsed
 from tensorlens.integrations.ipython.source import ProfiledSource
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
-from tensorlens.render import file_content, save, write_whole
+from tensorlens.render.formats import file_content, save, write_whole
 
 
 def load_ipython_extension(shell: Any) -> None:

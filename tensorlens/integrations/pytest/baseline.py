@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tensorlens.errors import UsageError
 from tensorlens.guards import warn
-from tensorlens.render import write_whole
+from tensorlens.render.formats import write_whole
 from tensorlens.units import format_bytes
 
 _VERSION = 1

@@ -16,7 +16,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document, restored
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render import text_of_blocks
+from tensorlens.render.formats import text_of_blocks
 from tensorlens.render.shown import permitted
 from tensorlens.units import parse_bytes
 

@@ -1,0 +1,234 @@
+"""The formats of a report: the endings of files and what writes each, CSV, and tables of pandas.
+
+What writes text or HTML is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.render.shown import permitted
+from tensorlens.render.source import spreadsheet_text
+
+if TYPE_CHECKING:
+    import pandas
+
+    from tensorlens.render.blocks import Block
+    from tensorlens.render.shown import Shown, View
+
+ENDINGS = ("json", "html", "csv", "txt")
+"""The endings that every kind of record can be written with."""
+RECORDING_ENDINGS = (
+    *("folded", "perfetto.json", "pickle", "speedscope.json"),
+    *("tlens", "tlens.gz", "trace.json"),
+)
+"""Those for recordings alone; of an estimate they keep its recording."""
+READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
+"""Those that ``tensorlens.load()`` takes."""
+_WRITERS = {
+    "html": "tensorlens.render.html",
+    "txt": "tensorlens.render.text",
+}
+_KNOWN = (*ENDINGS, *RECORDING_ENDINGS)
+
+
+def either(endings: Sequence[str]) -> str:
+    """Return endings as a person reads them: ``.json, .html, .csv or .txt``."""
+    *first, last = (f".{each}" for each in endings)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def checked_ending(path_or_ending: str | os.PathLike[str]) -> str:
+    """Return the ending of a file, given as ``"run.html"``, ``".html"`` or ``"html"``.
+
+    What writes it is loaded: a program that runs next may change what can be imported.
+
+    Raises:
+        UsageError: no file with that ending is written.
+    """
+    name = Path(path_or_ending).name
+    ending = ending_of(name)
+    if ending is None:
+        known = ", ".join(f".{each}" for each in sorted(_KNOWN))
+        raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
+    if ending in _WRITERS:
+        import_module(_WRITERS[ending])
+    return ending
+
+
+def file_content(record: Any, ending: str, view: View | None = None) -> str | bytes:
+    """Return the content of a file; text is to be written as UTF-8, newlines as they are.
+
+    Args:
+        record: what the file is of.
+        ending: one that is known. A ``json`` is read back equal; that of a recording and of an
+            estimate has what they tell, for other programs, and their events packed.
+        view: for files that people read; data is always written whole.
+
+    Raises:
+        UsageError: the format is for recordings, and the record has none.
+    """
+    if ending == "json":
+        return f"{record.to_json()}\n"
+    if ending == "csv":
+        return csv_text(record)
+    if ending == "html":
+        from tensorlens.render.html import html_page
+
+        return html_page(record, view)
+    if ending == "txt":
+        from tensorlens.render.text import TextRenderer
+
+        # a file is not the terminal this happens to run in
+        return TextRenderer(120, "utf-8", view, tells_run=True).render(record)
+    record = permitted(record)
+    exported = getattr(record.presenter(), "exported", None)
+    if exported is None:
+        raise UsageError(f".{ending} is for recordings: save this one as .json")
+    found: str | bytes = exported(record, ending)
+    return found
+
+
+def ending_of(name: str) -> str | None:
+    """Return the longest ending of a name that is known: of ``run.tlens.gz``, ``tlens.gz``.
+
+    None where none is.
+    """
+    parts = name.lower().split(".")
+    endings = (".".join(parts[first:]) for first in range(len(parts)))
+    return next((ending for ending in endings if ending in _KNOWN), None)
+
+
+def tagged(name: str, tag: str) -> str:
+    """Return a file's name with a tag before its ending: ``run.4711.tlens.gz``."""
+    ending = ending_of(name)
+    start = name if ending is None else name[: -len(ending) - 1]
+    return f"{start}.{tag}" if ending is None else f"{start}.{tag}{name[len(start) :]}"
+
+
+def save(
+    record: Shown,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    view: View | None = None,
+) -> Path:
+    """Write ``record`` to ``path`` in the format its ending names, whole or not at all.
+
+    Args:
+        record: what to write.
+        path: where to; its ending names the format.
+        overwrite: replace a file that is already there.
+        view: which tensors a file for people shows; data is always written whole.
+
+    Returns:
+        The path written.
+
+    Raises:
+        UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+        TensorlensError: the file could not be written; nothing is left behind.
+    """
+    ending = checked_ending(path)
+    target = Path(path)
+    if not overwrite and os.path.lexists(target):
+        raise UsageError(f"{target} exists: choose another name, or overwrite it with -f")
+    written = file_content(record, ending, view)
+    if isinstance(written, str):
+        # a file name that is no valid text reaches the report as lone surrogates
+        written = written.encode("utf-8", "backslashreplace")
+    try:
+        write_whole(target, written)
+    except OSError as error:
+        raise TensorlensError(f"cannot write {target}: {error.strerror or error}") from None
+    return target
+
+
+def text_of_blocks(blocks: Sequence[Block]) -> str:
+    """Return blocks as text, as wide as the terminal."""
+    from tensorlens.render.text import TextRenderer
+
+    return TextRenderer().render_blocks(blocks)
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file whole or not at all: a process that is killed leaves the one that was there.
+
+    Raises:
+        OSError: it could not be written; nothing is left behind.
+    """
+    # through a symbolic link, as an ordinary write would go
+    target = Path(os.path.realpath(target))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if target.is_dir():
+        raise IsADirectoryError(None, "it is a folder")
+    if target.exists() and not target.is_file():
+        # a device or a pipe is written to, not replaced
+        target.write_bytes(content)
+        return
+    temporary = target.with_name(f".tensorlens-{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    try:
+        # opened by hand so that the file gets the umask's permissions, not mkstemp's 0600
+        with temporary.open("xb") as file:
+            file.write(content)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def csv_text(record: Shown) -> str:
+    """Return a header row and the rows of a record, as RFC 4180 has it; rows end in CR LF.
+
+    A line report has one row per function, line and device; a snapshot one per tensor; a
+    difference one per change; a recording one per event; a leak report one per leak; an estimate
+    one per figure; an input queue one for the whole, one per part and one per worker; a plan one
+    per batch size and shape; a comparison one per option; suggestions one per change.
+    What could not be had is empty. Text is made printable, one line each; where a spreadsheet
+    would take it for a formula, an apostrophe comes first.
+    """
+    record = permitted(record)
+    table = record.presenter().rows(record)
+    text = io.StringIO()
+    # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(table.columns)
+    cell = cache(spreadsheet_text)
+    writer.writerows(
+        [cell(each) if isinstance(each, str) else each for each in row] for row in table.rows
+    )
+    return text.getvalue()
+
+
+def to_pandas(record: Shown) -> pandas.DataFrame:
+    """Return the same rows as a DataFrame: whole numbers and strings, ``<NA>`` for blanks.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
+    record = permitted(record)
+    table = record.presenter().rows(record)
+    values = dict(zip(table.columns, zip(*table.rows, strict=True), strict=False))
+    kinds = {
+        **dict.fromkeys(table.unsigned, "UInt64"),
+        **dict.fromkeys(table.fractions, "Float64"),
+        **dict.fromkeys(table.texts, "string"),
+    }
+    return pandas.DataFrame(
+        {
+            name: pandas.array(list(values.get(name, ())), dtype=kinds.get(name, "Int64"))
+            for name in table.columns
+        }
+    )
