@@ -142,14 +142,20 @@ def _titles(table: TensorTable, rows: Iterable[int]) -> dict[int, str]:
 
 def holder(table: TensorTable, family: Family) -> str | None:
     """Return the holder of a family, beyond the holders in its name."""
-    held = [table.holders[number] for row in family.rows if (number := table.held_by[row]) >= 0]
-    return common_name(held) if held else None
+    return _common(table.holders, [table.held_by[row] for row in family.rows])
 
 
 def module(table: TensorTable, family: Family) -> str | None:
     """Return the module of a family, or those of its layers: ``layers[0-11].mlp``."""
-    made = [table.names[number] for row in family.rows if (number := table.module[row]) >= 0]
-    return common_name(made) if made else None
+    return _common(table.names, [table.module[row] for row in family.rows])
+
+
+def _common(texts: Sequence[str] | Names, numbers: Iterable[int]) -> str | None:
+    """Return the common name of texts; the first one if they differ in more than numbers."""
+    used = [texts[number] for number in numbers if number >= 0]
+    if len({*map(without_indices, used)}) > 1:
+        return used[0]
+    return common_name(used) if used else None
 
 
 def _text(texts: Sequence[str] | Names, number: int) -> str:

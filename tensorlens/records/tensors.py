@@ -183,7 +183,7 @@ class TensorTable(RowSequence[TensorRecord]):
             setattr(table, each, list(data[each]))
         table.shapes = [tuple(shape) for shape in data["shapes"]]
         table.lines = [SourceLine(*line) for line in data["lines"]]
-        table.more_names = {int(row): tuple(all_) for row, all_ in data["more_names"].items()}
+        table.more_names = {int(row): tuple(each) for row, each in data["more_names"].items()}
         if any(len(getattr(table, column)) != len(table) for column in cls.COLUMNS):
             raise ValueError("columns of different length")
         if _has_circle(table.names.parents):
@@ -215,6 +215,7 @@ def _item(items: Sequence[Any], number: int) -> Any:
 
 
 _LISTS = {
+    "device": "devices",
     "dtype": "dtypes",
     "shape": "shapes",
     "stride": "shapes",
@@ -223,73 +224,53 @@ _LISTS = {
     "model_line": "lines",
     "note": "notes",
 }
+"""Column to the list that it numbers."""
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "role")
 
 
 def table_rows(table: TensorTable, rows: Iterable[int]) -> TensorTable:
-    """Return a table of some rows, which keeps no name or line of the others.
+    """Return a table of some rows, without the names and lines of the others.
 
     Rows that are aliases need the row that stands for their storage among ``rows``.
     """
-    merger = _TableMerger()
-    merger.add(table, list(rows), "")
-    return merger.table
+    part = TensorTable()
+    _append(part, table, list(rows))
+    return part
 
 
 def merge_tables(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
     """Return all rows of several tables; each part's text goes before its device names."""
-    merger = _TableMerger()
+    whole = TensorTable()
     for prefix, table in parts:
-        merger.add(table, range(len(table)), prefix)
-    return merger.table
+        _append(whole, table, range(len(table)), prefix)
+    return whole
 
 
-class _TableMerger:
-    def __init__(self) -> None:
-        self.table = TensorTable()
+def _append(target: TensorTable, table: TensorTable, rows: Sequence[int], prefix: str = "") -> None:
+    """Append rows of a table, renumbering what they refer to."""
+    new_rows = {-1: -1} | {row: len(target) + index for index, row in enumerate(rows)}
 
-    def add(self, table: TensorTable, rows: Sequence[int], prefix: str) -> None:
-        target = self.table
-        start = len(target)
-        moved = {row: start + place for place, row in enumerate(rows)}
-        for column in _PLAIN:
-            values = getattr(table, column)
-            getattr(target, column).extend([values[row] for row in rows])
-        self._list(
-            table.device, rows, [prefix + name for name in table.devices], "devices", target.device
-        )
-        for column, plural in _LISTS.items():
-            into = getattr(target, column)
-            self._list(getattr(table, column), rows, getattr(table, plural), plural, into)
-        self._names(table, rows)
-        owners = (table.alias[row] for row in rows)
-        target.alias.extend([-1 if owner < 0 else moved[owner] for owner in owners])
-        for row, names in table.more_names.items():
-            if row in moved:
-                target.more_names[moved[row]] = names
+    def values(column: str) -> list[int]:
+        whole = getattr(table, column)
+        return [whole[row] for row in rows]
 
-    def _list(
-        self,
-        column: Sequence[int],
-        rows: Sequence[int],
-        items: Sequence[Any],
-        plural: str,
-        into: array[int],
-    ) -> None:
-        kept: InternTable[Any] = getattr(self.table, plural)
-        values = [column[row] for row in rows]
-        moved = {-1: -1} | {
-            each: kept.number(items[each]) for each in dict.fromkeys(values) if each >= 0
-        }
-        into.extend([moved[value] for value in values])
-
-    def _names(self, table: TensorTable, rows: Sequence[int]) -> None:
-        used = dict.fromkeys(
-            [*(table.name[row] for row in rows), *(table.module[row] for row in rows)]
-        )
-        moved = _copied(table.names, used, self.table.names)
-        self.table.name.extend([moved[table.name[row]] for row in rows])
-        self.table.module.extend([moved[table.module[row]] for row in rows])
+    for column in _PLAIN:
+        getattr(target, column).extend(values(column))
+    for column, plural in _LISTS.items():
+        items, kept, numbers = getattr(table, plural), getattr(target, plural), values(column)
+        if column == "device":
+            items = [prefix + name for name in items]
+        used = (number for number in dict.fromkeys(numbers) if number >= 0)
+        moved = {-1: -1} | {number: kept.number(items[number]) for number in used}
+        getattr(target, column).extend([moved[number] for number in numbers])
+    names, modules = values("name"), values("module")
+    moved = _copied(table.names, dict.fromkeys([*names, *modules]), target.names)
+    target.name.extend([moved[node] for node in names])
+    target.module.extend([moved[node] for node in modules])
+    target.alias.extend([new_rows[owner] for owner in values("alias")])
+    for row, all_names in table.more_names.items():
+        if row in new_rows:
+            target.more_names[new_rows[row]] = all_names
 
 
 def _copied(names: Names, used: Iterable[int], into: Names) -> dict[int, int]:

@@ -236,9 +236,9 @@ def markup(blocks: Sequence[Block], medium: Medium) -> str:
 
     The styles of a cell hold for nothing else; only a page may have a script.
     """
-    template = environment().get_template("blocks.html")
     found = of_medium(blocks, medium)
-    return template.render(
+    return from_template(
+        "blocks.html",
         blocks=found,
         on_page=medium == "page",
         boxes=rectangles,

@@ -228,7 +228,7 @@ class EventLog(RowSequence[Event]):
         return log
 
     def adopted(self, other: EventLog, *, threads: int = 0) -> EventLog:
-        """Return another log's events with stacks, contexts and labels numbered as in this one.
+        """Return another log's events and segments, numbered by this one's stacks and other tables.
 
         Missing stacks, contexts and labels are added. Numbers of threads other than the recording's
         own go on from ``threads``.
@@ -239,6 +239,14 @@ class EventLog(RowSequence[Event]):
         log.devices, log.held = list(other.devices), dict(other.held)
         nodes = [*self.stacks.adopted(other.stacks), -1]
         log.stack = array("i", [nodes[node] for node in other.stack])
+        log.segments = [
+            replace(
+                each,
+                stack=nodes[each.stack],
+                blocks=tuple(replace(block, stack=nodes[block.stack]) for block in each.blocks),
+            )
+            for each in other.segments
+        ]
         if other.contexts is not self.contexts:
             contexts = [
                 self.context_number(

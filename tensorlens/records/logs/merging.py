@@ -135,18 +135,10 @@ def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, 
 def _renumbered(
     whole: EventLog, log: EventLog, delay: int, threads: int
 ) -> dict[str, Sequence[int]]:
-    """Add the stacks, contexts and labels of a log, and return its renumbered columns."""
+    """Add all that the rows of a log refer to, and return its renumbered columns."""
     adopted = whole.adopted(log, threads=threads)
-    nodes = [*whole.stacks.adopted(log.stacks), -1]
     devices = [whole.device_number(name) for name in log.devices]
-    whole.segments += [
-        replace(
-            each,
-            stack=nodes[each.stack],
-            blocks=tuple(replace(block, stack=nodes[block.stack]) for block in each.blocks),
-        )
-        for each in log.segments
-    ]
+    whole.segments += adopted.segments
     whole.segments_known = whole.segments_known or log.segments_known
     whole.sources.update(log.sources)
     return {

@@ -44,13 +44,6 @@ _FEWEST_BARS = 8
 _MOST_NUMBERS = 8
 
 
-def parts(blocks: Sequence[Block], page: Page) -> list[str]:
-    """Return blocks as parts of a text, to be parted by empty lines."""
-    shown = of_medium(blocks, "text")
-    found = _Writer(shown, page).parts(shown)
-    return [part for part in found if part]
-
-
 class _Writer:
     """Writes the blocks of one report."""
 
@@ -248,8 +241,6 @@ class TextRenderer:
         tells_run: end with the run that the record is of, as a file does that is read elsewhere.
     """
 
-    extension = "txt"
-
     def __init__(
         self,
         width: int | None = None,
@@ -274,6 +265,7 @@ class TextRenderer:
 
     def render_blocks(self, blocks: Sequence[Block]) -> str:
         """Return blocks as text that ends in a newline."""
-        several = parts(blocks, Page(self.width, self.encoding, self.view))
-        text = "\n\n".join(several)
+        page = Page(self.width, self.encoding)
+        shown = of_medium(blocks, "text")
+        text = "\n\n".join(filter(None, _Writer(shown, page).parts(shown)))
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"

@@ -12,7 +12,6 @@ from dataclasses import astuple, dataclass
 from functools import cache
 
 from tensorlens.render.blocks import Mark
-from tensorlens.render.shown import View
 from tensorlens.render.source import leading, printable, shortened, width
 from tensorlens.streams import is_terminal
 
@@ -45,11 +44,10 @@ ASCII = Glyphs(peak="^", growth="*", raised="!", bar="|", rule="-", ellipsis="..
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where a report is written: its width in characters, its encoding, and what is wanted."""
+    """Where a report is written: its width in characters, and its encoding."""
 
     width: int
     encoding: str
-    view: View
 
     @property
     def glyphs(self) -> Glyphs:

@@ -61,7 +61,7 @@ def blocks(difference: Difference, view: View) -> Sequence[Block]:
 
 def rows(difference: Difference) -> Rows:
     """Return one row per change."""
-    return Rows(_COLUMNS, _rows(difference), _TEXT, (), ("storage",))
+    return Rows(_COLUMNS, _rows(difference), _TEXT)
 
 
 def _rows(difference: Difference) -> Iterator[tuple[str | int | None, ...]]:

@@ -41,11 +41,6 @@ class TensorRow:
         """Bytes more than before."""
         return self.after - self.before
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it shows as many bytes as its storage has."""
-        return self.nbytes == self.after
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceInventory:

@@ -142,7 +142,7 @@ def _remarks(row: TensorRow, view: View) -> Iterator[str]:
     first = row.first
     if len(first.names) > 1:
         yield "= " + " = ".join(name for name in first.names if name != row.name)
-    if row.after and not row.before and not row.is_whole:
+    if row.after and not row.before and row.nbytes != row.after:
         # more is shown than there is where one element stands for many (expand)
         word = "of" if row.nbytes < row.after else "from"
         storages = "a storage" if row.count == 1 else f"{row.count:,} storages"

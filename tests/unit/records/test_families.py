@@ -239,3 +239,13 @@ def test_layers_whose_holders_and_modules_differ_in_the_same_numbers() -> None:
     assert (first.name, len(first.rows)) == ("layers[0-2]: MulBackward0.self", 3)
     assert families.holder(table, first) == "layers[0-2].fc: AddmmBackward0.mat1"
     assert (second.name, families.holder(table, second)) == ("layers.3: MulBackward0.self", "other")
+
+
+def test_handles_whose_holders_are_unlike_have_the_first() -> None:
+    handles = [
+        T("a.handle", note=families.HANDLE, held_by="steps[0]"),
+        T("b.handle", note=families.HANDLE, held_by="cache"),
+    ]
+    table = table_of(handles)
+    (family,) = families.families(table, range(2))
+    assert families.holder(table, family) == "steps[0]"
