@@ -152,7 +152,7 @@ def module(table: TensorTable, family: Family) -> str | None:
 
 def _common(texts: Sequence[str] | Names, numbers: Iterable[int]) -> str | None:
     """Return the common name of texts; the first one if they differ in more than numbers."""
-    used = [texts[number] for number in numbers if number >= 0]
+    used = [texts[number] for number in dict.fromkeys(numbers) if number >= 0]
     if len({*map(without_indices, used)}) > 1:
         return used[0]
     return common_name(used) if used else None
