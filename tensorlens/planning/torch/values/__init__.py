@@ -1,1 +1,0 @@
-"""Values of tensors without data: those that follow from the program, and assumed ones."""
