@@ -1,8 +1,8 @@
 """A training step without data, on a card that is not there.
 
 ``device/`` makes torch see the card, before torch is imported and for the whole process.
-``operators/`` has the results of operators on fake tensors, ``values/`` the values that a program
-reads, ``memory/`` the scratch of kernels. The tracker logs every storage while ``run.py`` runs.
+``operators/`` has the results of operators on fake tensors and the values that a program reads,
+``memory/`` the scratch of kernels. The tracker logs every storage while ``run.py`` runs.
 """
 
 from tensorlens.lazy import attach
@@ -15,6 +15,7 @@ attach(
         "memory.cpu_scratch": (),
         "memory.cudnn": ("rnn_reserve",),
         "memory.cuda_scratch": ("CudaScratch", "cublas_workspace"),
+        "operators.answers": ("value_patches",),
         "operators.attention": (),
         "options.models": ("Autocast", "Stage"),
         "options.training": ("Accumulate", "PrefetchFactor"),
@@ -23,6 +24,5 @@ attach(
         "stacks": ("ProgramStacks", "node_stacks"),
         "step_watch": ("LoaderWatch", "StepWatch"),
         "tracker": ("Tracker",),
-        "values.answers": ("value_patches",),
     },
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,11 +28,11 @@ from tensorlens.planning.torch.memory.cuda_scratch import CudaScratch
 from tensorlens.planning.torch.memory.kernels import ScratchRule
 from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.operators.accumulation import accumulation
+from tensorlens.planning.torch.operators.answers import value_patches
 from tensorlens.planning.torch.operators.attention import fused_attention
 from tensorlens.planning.torch.patches import program_patches
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values.answers import value_patches
 from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
@@ -49,7 +49,7 @@ def run(job: Job, tell: Callable[[int], None]) -> Trace:
     trace = _run(job, tell)
     if device != "cpu" and not any(name.startswith(device) for name in trace.log.devices):
         try:
-            trace = _run(job, tell, partial(_default_device, device), needed=device)
+            trace = _run(job, tell, default_device=device)
         except (RuntimeError, TypeError) as error:
             # a function may use tensors from outside of it; a file runs again as a whole
             if job.program.parcel is None and "device" in str(error):
@@ -65,16 +65,8 @@ def run(job: Job, tell: Callable[[int], None]) -> Trace:
     return trace
 
 
-_Context = Callable[[], AbstractContextManager[Any]]
-
-
-def _run(
-    job: Job,
-    tell: Callable[[int], None],
-    context: _Context = contextlib.nullcontext,
-    needed: str | None = None,
-) -> Trace:
-    """Run a job in a context; refuse a program that trains elsewhere than on device ``needed``."""
+def _run(job: Job, tell: Callable[[int], None], default_device: str | None = None) -> Trace:
+    """Run a job; with a default device refuse a program that trains elsewhere."""
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = Cautions()
@@ -94,7 +86,9 @@ def _run(
         enter(torch.autograd.set_multithreading_enabled(False))
         on_device = job.device != "cpu"
         tracker = enter(Tracker(trace, stacks, scratch_rule, backward_has_thread=on_device))
-        enter(context())
+        if default_device is not None:
+            torch.set_default_device(default_device)
+            exit_stack.callback(torch.set_default_device, None)
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
@@ -106,8 +100,8 @@ def _run(
 
         steps.run(job.program, begin, stacks.call_program)
         names.name_all()
-    if needed is not None and _trains_elsewhere(needed, tracker):
-        raise _no_model_on(needed)
+    if default_device is not None and _trains_elsewhere(default_device, tracker):
+        raise _no_model_on(default_device)
     if steps.was_ended:
         cautions.found.append(
             Caution(
@@ -174,15 +168,6 @@ def _no_model_on(device: str) -> UsageError:
         f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'
         f' CPU (device="cpu", or --device cpu before the program)'
     )
-
-
-@contextlib.contextmanager
-def _default_device(device: str) -> Iterator[None]:
-    torch.set_default_device(device)
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
 
 
 @cache

@@ -129,10 +129,9 @@ class StepWatch:
         graph = walk((each.grad_fn for each in roots), lambda: True)
         saved = [each.tensor for each in graph.saved]
         self._has_low_precision |= any(each.dtype in _HALVES for each in (*roots, *saved))
-        kept = (*roots, *saved, *graph.leaves.values())
-        needed = {*map(storage_address, kept)}
         if not self.is_last:
             return
+        needed = {*map(storage_address, (*roots, *saved, *graph.leaves.values()))}
         self._unused_variables.clear()
         for frame, _ in walk_stack(sys._getframe(2)):
             if not is_foreign(frame.f_code.co_filename):

@@ -202,12 +202,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         known.row = self._allocate(device, known.nbytes)
         here = self._here
         if not here.grad and here.op is not None and here.op._schema.name in INPUT_OPERATORS:
-            self._note_input(known.row, tensor)
-
-    def _note_input(self, row: int, tensor: Any) -> None:
-        name = self._input_names.name(self._here.frame)
-        if name is not None:
-            self.trace.inputs[row] = label_of(tensor, name, "input")
+            name = self._input_names.name(here.frame)
+            if name is not None:
+                self.trace.inputs[known.row] = label_of(tensor, name, "input")
 
     def _ended(self, storage: _Storage) -> None:
         with self._lock:

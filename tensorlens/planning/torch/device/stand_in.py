@@ -60,7 +60,13 @@ def prepare(card: Card = H100) -> None:
     try:
         # this imports torch and the modules of its compiler
         with paused_collector():
-            _install(library, card)
+            from tensorlens.planning.torch.device import bindings, fake_tensors
+
+            # also needed if this torch, imported by now, is built with CUDA
+            library.tl_device_take_over()
+            _installed.append(bindings.install(library, card))
+            fake_tensors.patch_fake_tensors()
+            fake_tensors.patch_cuda()
             place = _device_of_gradient()
     except Exception as error:
         # other releases of torch may lack the names that are patched
@@ -76,16 +82,6 @@ def measure_with(tracker: Tracker) -> None:
     """Take the memory in use from a run's tracker from now on."""
     for each in _installed:
         each.tracker = tracker
-
-
-def _install(library: ctypes.PyDLL, card: Card) -> None:
-    from tensorlens.planning.torch.device import bindings, fake_tensors
-
-    # also needed if this torch, imported by now, is built with CUDA
-    library.tl_device_take_over()
-    _installed.append(bindings.install(library, card))
-    fake_tensors.patch_fake_tensors()
-    fake_tensors.patch_cuda()
 
 
 def _device_of_gradient() -> str:

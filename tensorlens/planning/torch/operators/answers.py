@@ -27,13 +27,13 @@ from tensorlens.planning.torch.operators import (
     losses,
     recurrent,
 )
-from tensorlens.planning.torch.values.constants import (
+from tensorlens.planning.torch.operators.constants import (
     MAX_ELEMENTS,
     attached,
     compute,
     constant_of,
 )
-from tensorlens.planning.torch.values.value_rules import rules
+from tensorlens.planning.torch.operators.value_rules import rules
 from tensorlens.planning.trace import caution
 
 _MAX_READS = 100

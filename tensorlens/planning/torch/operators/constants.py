@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ def attached(tensor: Any) -> Constant | None:
     return constant
 
 
-def attach(tensor: Any, constant: Constant) -> None:
+def _attach(tensor: Any, constant: Constant) -> None:
     """Attach values to a fake tensor."""
     vars(tensor)[_ATTRIBUTE] = constant
 
@@ -71,7 +72,7 @@ def constant_of(tensor: Any) -> Constant | None:
 def set_constant(tensor: Any, values: Any, assumed: bool = False) -> None:
     """Attach values of the same shape to a fake tensor, as a tensor without views."""
     if isinstance(tensor, FakeTensor) and values.shape == tensor.shape:
-        attach(tensor, Constant(values, SharedState(assumed)))
+        _attach(tensor, Constant(values, SharedState(assumed)))
 
 
 def is_uniform(values: Any) -> bool:
@@ -90,9 +91,7 @@ def is_tracked(tensor: Any) -> bool:
 
 def compute(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
     """Attach values to a fake result if those of all arguments are known."""
-    plan = _plans.get(func)
-    if plan is None:
-        plan = _plans[func] = _Plan(func)
+    plan = _plan(func)
     if plan.skipped:
         return
     states: list[SharedState] = []
@@ -143,7 +142,7 @@ class _Plan:
 _UNSET = ("aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
 """Operators that leave their results uninitialized."""
 
-_plans: dict[Any, _Plan] = {}
+_plan = cache(_Plan)
 
 
 class _Unknown(Exception):
@@ -199,9 +198,9 @@ def _attach_outcome(tensor: Any, values: Any, args: Sequence[Any], assumed: bool
             return
         if constant is not None and constant.tensor.untyped_storage()._cdata == storage:
             state = SharedState() if constant.state is FIXED else constant.state
-            attach(tensor, Constant(values, state))
+            _attach(tensor, Constant(values, state))
             return
-    attach(tensor, Constant(values, SharedState(assumed)))
+    _attach(tensor, Constant(values, SharedState(assumed)))
 
 
 def _pairs(result: Any, outcome: Any) -> list[tuple[Any, Any]]:

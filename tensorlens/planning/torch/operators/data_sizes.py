@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.planning.torch.values.constants import (
+from tensorlens.planning.torch.operators.constants import (
     MAX_ELEMENTS,
     constant_of,
     is_uniform,

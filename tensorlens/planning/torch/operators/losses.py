@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from tensorlens.planning.patches import intercepted
+from tensorlens.planning.torch.operators.constants import constant_of
 from tensorlens.planning.torch.operators.data_sizes import new_tensor, warn_of_size
-from tensorlens.planning.torch.values.constants import constant_of
 
 _aten = torch.ops.aten
 _REDUCED = frozenset(

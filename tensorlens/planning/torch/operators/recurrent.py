@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from tensorlens.planning.torch.memory.cudnn import rnn_reserve
+from tensorlens.planning.torch.operators.constants import constant_of
 from tensorlens.planning.torch.operators.data_sizes import new_tensor, tensor_with, warn_of_size
-from tensorlens.planning.torch.values.constants import constant_of
 
 _aten = torch.ops.aten
 _GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER

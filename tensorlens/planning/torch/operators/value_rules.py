@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensorlens.planning.torch.values.constants import constant_of, is_tracked, set_constant
+from tensorlens.planning.torch.operators.constants import constant_of, is_tracked, set_constant
 
 _aten = torch.ops.aten
 _generator = torch.Generator()

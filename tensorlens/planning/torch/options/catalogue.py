@@ -22,13 +22,9 @@ from tensorlens.planning.trials.jobs import (
     flag,
 )
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "adam8bit")
-PRECISIONS = ("bf16", "fp16")
-CHECKPOINTS = ("blocks", "selective")
-
 
 def catalogue() -> Catalogue:
-    """Return the built-in settings by name, in the order in which they are applied."""
+    """Return the built-in settings by name."""
     check_release()
     return {each.name: each for each in _SETTINGS}
 
@@ -82,14 +78,18 @@ _SETTINGS = (
     flag("set_to_none", "zero_grad() frees gradients (True) or fills them with zeros (False)"),
     choice(
         "optimizer",
-        OPTIMIZERS,
+        ("sgd", "adam", "adamw", "adam8bit"),
         "every optimizer that is made becomes this one, with the same parameters and lr",
     ),
     flag("fused", "the fused argument of every optimizer that is made"),
     flag("foreach", "the foreach argument of every optimizer that is made"),
-    choice("autocast", PRECISIONS, "autocast around the step, but for backward and the optimizer"),
     choice(
-        "checkpoint", CHECKPOINTS, "repeated blocks of the model are computed again in backward"
+        "autocast", ("bf16", "fp16"), "autocast around the step, but for backward and the optimizer"
+    ),
+    choice(
+        "checkpoint",
+        ("blocks", "selective"),
+        "repeated blocks of the model are computed again in backward",
     ),
     _true("offload", "tensors saved for backward wait on the host"),
     _true("channels_last", "four-dimensional parameters and inputs of the model in channels_last"),
