@@ -1,4 +1,4 @@
-"""The blocks that every report is made of: what is shown, not how it looks.
+"""The blocks that every report is made of: its content, not its looks.
 
 A presenter turns a record into blocks; :mod:`tensorlens.render.text` and
 :mod:`tensorlens.render.html` turn blocks into a report. All texts may come from the program:
@@ -17,10 +17,10 @@ MEASURED = "measured"
 NO_BREAK = "\xa0"
 """Space that holds two words of prose together."""
 
-Mark: TypeAlias = Literal["", "peak", "growth", "raised"]
+Emphasis: TypeAlias = Literal["", "peak", "growth", "raised"]
 """Emphasis of a row."""
 Tone: TypeAlias = Literal["", "peak", "growth", "release", "soft", "good", "warning", "error"]
-"""The colour of a bar or a remark, where there are colours."""
+"""Colour of a bar or a remark, in media with colours."""
 Medium: TypeAlias = Literal["text", "cell", "page"]
 """A terminal, a notebook's cell, a page of HTML."""
 HTML_MEDIA: tuple[Medium, ...] = ("cell", "page")
@@ -33,9 +33,9 @@ class Heading:
     text: str
     provenance: str = MEASURED
     process: str | None = None
-    """Which of several processes it is about."""
+    """Process it is about, if there are several."""
     conditions: tuple[str, ...] = ()
-    """Under which the answer holds."""
+    """Conditions under which the answer holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Note:
     tone: Tone = ""
     label: str = ""
     """Prefix of the remark in text: ``note: ``."""
-    mark: Mark = ""
+    mark: Emphasis = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Pieces of text that are not broken, such as the references of a path."""
+    """Pieces of text that stay unbroken, such as the references of a path."""
 
     pieces: tuple[str, ...]
 
@@ -86,10 +86,10 @@ Value: TypeAlias = str | Chain | Levels | Named
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A label and what is told of it."""
+    """A label and its value."""
 
     label: str
-    """Empty where the fact goes on with the one before."""
+    """Empty if it continues the fact before."""
     value: Value
     source: str = ""
     """The line of code it is about."""
@@ -113,9 +113,9 @@ def named(texts: Iterable[tuple[str, str]]) -> KeyValues:
 
 
 Kind: TypeAlias = Literal["figure", "text", "name", "line", "prose", "code", "source"]
-"""Figures stand right, all others left. Names and places in files are shortened where they do not
-differ, code is cut at its end, the source of a whole function, behind a bar, as well; prose goes on
-below itself. Of the last three a table has one, as its last column."""
+"""Figures are aligned right, all others left. Names and lines are shortened in the middle, code and
+source (of a whole function, after a bar) at the end; prose is wrapped. A table has at most one
+column of prose, code or source: its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +125,17 @@ class Column:
     title: str
     kind: Kind = "figure"
     rank: int | None = None
-    """The order in which columns go where the page is too narrow; None stays."""
+    """Order in which columns are left out of a narrow page; None is always shown."""
     beside: int = 0
-    """How wide a source must still be for the column to stay; 0 for as wide as ever."""
+    """Width that a source keeps before this column is left out; 0 for the usual one."""
     tip: str = ""
     """Explanation of the title, for a page that can show it."""
     most: int | None = None
-    """How wide its cells may be at most."""
+    """Greatest width of its cells."""
     in_full: bool = False
-    """Whether what does not fit stands in full below its row."""
+    """Whether text that does not fit is repeated in full below its row."""
     only: tuple[Medium, ...] = ()
-    """Where it is shown; empty for everywhere."""
+    """Media that show it; empty for all."""
     key: str = ""
     """Name in scripts."""
 
@@ -146,22 +146,22 @@ class Cell:
 
     text: str
     count: int = 1
-    """How many things the text is the name of."""
-    mark: Mark = ""
+    """Number of things that the text names."""
+    mark: Emphasis = ""
     is_top: bool = False
-    """Whether it stands out without a mark."""
+    """Whether it is emphasised without a mark."""
     bar: tuple[float, float] | None = None
-    """Where its bar begins and ends, as parts of its width; pages draw it."""
+    """Start and end of its bar, as fractions of its width; only pages draw it."""
     tone: Tone = "peak"
-    """Of the bar."""
+    """Colour of the bar."""
     swatch: str = ""
-    """The colour of what it names, as CSS has it."""
+    """CSS colour of what it names."""
     depth: int = 0
-    """How many cells above it is a part of."""
+    """Depth in a tree: 1 for a part of a cell above."""
     tip: str = ""
     """Explanation, for a page that can show it."""
     line: str = ""
-    """The line whose bytes a script writes into it."""
+    """Line whose bytes a script writes into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +173,15 @@ class Row:
     """Lines below it."""
     state: Literal["", "idle", "failed", "sum"] = ""
 
-    def cell(self, place: int) -> Cell:
-        """Return the cell of a column, also where it is but a text."""
-        found = self.cells[place]
-        return found if isinstance(found, Cell) else Cell(found)
+    def cell(self, column: int) -> Cell:
+        """Return a column's cell, made of its text if it is only a text."""
+        cell = self.cells[column]
+        return cell if isinstance(cell, Cell) else Cell(cell)
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Rows that a page can unfold, and what stands in their place."""
+    """Rows that a page can unfold, and the text shown in their place."""
 
     text: str
     rows: tuple[Row, ...]
@@ -194,24 +194,24 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...] | Row | Fold, ...]
     heading: str = ""
-    """Shown where there is room for headings: not in text."""
+    """Heading for pages; text has none."""
     rest: tuple[str, ...] = ()
-    """How much of what is not shown."""
+    """Counts and sizes of rows that are left out."""
     remark: str = ""
     sentences: tuple[str, ...] = ()
-    """Block in its place on a page that is too narrow for it."""
+    """Text in its place where the terminal is too narrow for it."""
     name: str = ""
-    """Tables of one name have the same columns, however wide the page is."""
+    """Tables of one name show the same columns, whatever the width."""
     is_wide: bool = False
-    """Whether text begins it at the left edge: it needs the room."""
+    """Whether text begins it at the left edge, to have more room."""
     is_live: bool = False
     """Whether a script sorts and fills it."""
     opening: int = 0
-    """How many rows a page begins with: it has a filter, and a button for the others. 0 is all."""
+    """Rows that a page shows first, with a filter and a button for the others; 0 for all."""
 
     @property
     def all_rows(self) -> list[Row | Fold]:
-        """The rows, also those that are but their cells."""
+        """All rows, plain tuples of cells as :class:`Row`."""
         return [row if isinstance(row, Row | Fold) else Row(row) for row in self.rows]
 
 
@@ -220,7 +220,7 @@ class Key:
     """Meaning of a mark or a colour."""
 
     text: str
-    mark: Mark = ""
+    mark: Emphasis = ""
     swatch: str = ""
 
 
@@ -238,7 +238,7 @@ class Bar:
     name: str
     text: str
     share: float
-    """Of the longest, 0 to 1."""
+    """Fraction of the longest, 0 to 1."""
     is_best: bool = False
 
 
@@ -258,7 +258,7 @@ class Box:
     text: str
     nbytes: int
     swatch: str
-    """Its colour as CSS has it."""
+    """Its CSS colour."""
     tip: str = ""
     boxes: tuple[Box, ...] = ()
     """Its parts; they add up to it."""
@@ -275,15 +275,15 @@ class Treemap:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One of several things that are told one after the other."""
+    """One of several numbered things, such as suggestions."""
 
     number: int
     count: int
-    """Of how many."""
+    """Number of items."""
     title: str
     facts: tuple[Fact, ...] = ()
     code: str = ""
-    """Code to write; text shows it in place of the title."""
+    """Code to write; text shows it instead of the title."""
     notes: tuple[str, ...] = ()
 
 
@@ -298,19 +298,19 @@ class Section:
     asides: tuple[str, ...] = ()
     """Details of the title: a place, a count."""
     is_parted: bool = False
-    """Text parts its blocks by empty lines."""
+    """Whether text separates its blocks by empty lines."""
     can_fold: bool = False
-    """A page can fold it away."""
+    """Whether a page can fold it."""
     is_folded: bool = False
     is_beside: bool = False
-    """A page that is wide enough stands its blocks side by side."""
+    """Whether a wide page shows its blocks side by side."""
     script: str = ""
     """Identifier for scripts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Blocks for some media alone, made when they are shown."""
+    """Blocks for some media only, made when they are shown."""
 
     media: tuple[Medium, ...]
     blocks: Callable[[], Sequence[Block]]
@@ -341,20 +341,20 @@ Block: TypeAlias = (
 
 
 def of_medium(blocks: Sequence[Block], medium: Medium) -> list[Block]:
-    """Return the blocks that a medium has."""
-    found: list[Block] = []
+    """Return the blocks that a medium shows."""
+    shown: list[Block] = []
     for block in blocks:
         if isinstance(block, Only):
-            found += of_medium(block.blocks(), medium) if medium in block.media else []
+            shown += of_medium(block.blocks(), medium) if medium in block.media else []
         elif isinstance(block, Section):
-            found.append(replace(block, blocks=tuple(of_medium(block.blocks, medium))))
+            shown.append(replace(block, blocks=tuple(of_medium(block.blocks, medium))))
         else:
-            found.append(block)
-    return found
+            shown.append(block)
+    return shown
 
 
 def tables_of(blocks: Sequence[Block]) -> Iterator[Table]:
-    """Give the tables in blocks and their sections."""
+    """Yield the tables in blocks and their sections."""
     for block in blocks:
         if isinstance(block, Table):
             yield block
@@ -369,8 +369,8 @@ class Rows:
     columns: Sequence[str]
     rows: Iterable[tuple[Any, ...]]
     texts: Sequence[str] = ()
-    """The columns that are text."""
+    """Names of the columns of text."""
     fractions: Sequence[str] = ()
-    """The columns of numbers that are no whole ones."""
+    """Names of the columns of fractional numbers."""
     unsigned: Sequence[str] = ()
-    """The columns of addresses."""
+    """Names of the columns of addresses."""

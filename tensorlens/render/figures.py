@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(.+):(\d+)")
 
 
 def size(count: int | None, *, signed: bool = False) -> str:
-    """Return bytes as text in IEC units, ``n/a`` for a figure that could not be had."""
+    """Return bytes as text in IEC units; ``n/a`` if unknown."""
     return NOT_AVAILABLE if count is None else format_bytes(count, signed=signed)
 
 
@@ -55,7 +55,7 @@ def device_names(names: Iterable[str]) -> str:
 
 
 def device_sources(devices: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return ``(names, "source, precision")`` of devices, those that read alike together.
+    """Return ``(names, "source, precision")`` of devices, equal ones together.
 
     Args:
         devices: ``(name, source, precision)`` of each.
@@ -85,7 +85,7 @@ def counted(number: int, word: str = "tensor") -> str:
 
 
 def counted_about(tensors: float) -> str:
-    """Return ``2 tensors``; of a mean ``about 6 tensors``, ``less than 1 tensor``."""
+    """Return ``2 tensors``; for a mean ``about 6 tensors`` or ``less than 1 tensor``."""
     if 0 < tensors < 1:
         return "less than 1 tensor"
     about = "" if tensors == int(tensors) else "about "
@@ -93,7 +93,7 @@ def counted_about(tensors: float) -> str:
 
 
 def byte_step(highest: int) -> int:
-    """Return a round number of bytes of which some four make ``highest``."""
+    """Return a round number of bytes that is about a quarter of ``highest``."""
     power: int = 1024 ** max((highest.bit_length() - 1) // 10, 0)
     for unit in (power // 1024, power):
         for factor in (1, 2, 5, 10, 20, 50, 100, 128, 200, 256, 512):
@@ -103,7 +103,7 @@ def byte_step(highest: int) -> int:
 
 
 def thinned(series: Sequence[int], most: int) -> list[int]:
-    """Return at most ``most`` levels, the first and the last among them."""
+    """Return at most ``most`` levels, including the first and the last."""
     if len(series) <= most:
         return [*series]
     last = len(series) - 1
@@ -111,13 +111,13 @@ def thinned(series: Sequence[int], most: int) -> list[int]:
 
 
 def heights(series: Sequence[int]) -> list[float]:
-    """Return levels from 0 to 1, from the lowest to the highest; all alike are 0."""
+    """Return levels scaled to 0 for the lowest and 1 for the highest; equal ones are 0."""
     low, high = min(series), max(series)
     return [(each - low) / (high - low) if high > low else 0.0 for each in series]
 
 
 def bars(series: Sequence[int], marks: str) -> str:
-    """Return a line of marks, a mark for each level: the lowest the first, the highest the last."""
+    """Return a mark for each level: the first for the lowest, the last for the highest."""
     last = len(marks) - 1
     return "".join(marks[math.floor(height * last + 0.5)] for height in heights(series))
 
@@ -128,12 +128,12 @@ class LeftOut:
 
     count: int
     nbytes: int
-    """Their bytes; in a difference, by how many they changed."""
+    """Their bytes; in a difference, the change of their bytes."""
     why: str
 
 
 def more_rows(hidden: LeftOut | None, what: str, *, signed: bool = False) -> tuple[str, ...]:
-    """Return how many rows of a kind are not shown; nothing where all are."""
+    """Return the text on rows of a kind that are not shown; empty if all are."""
     if hidden is None:
         return ()
     why = f" ({hidden.why})" if hidden.why else ""
@@ -141,22 +141,22 @@ def more_rows(hidden: LeftOut | None, what: str, *, signed: bool = False) -> tup
 
 
 def share(part: int, whole: int) -> str:
-    """Return a part of a whole in percent; empty where there is nothing."""
+    """Return a part of a whole in percent; empty if the whole is 0."""
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
 def size_cell(nbytes: int | None, whole: int) -> Cell:
-    """Return bytes with a bar that is as long as their part of ``whole``."""
+    """Return a cell of bytes, with a bar for their share of ``whole``."""
     return Cell(size(nbytes), bar=bar(nbytes or 0, whole))
 
 
 def bar(nbytes: int, whole: int) -> tuple[float, float]:
-    """Return the bar of a cell that is as long as a part of ``whole``."""
+    """Return the start and end of a bar for a share of ``whole``."""
     return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
 
 
 def share_table(title: str, parts: Iterable[tuple[str, int, str]], whole: int) -> Table:
-    """Return what each part, with the colour of its kind, has of ``whole`` bytes."""
+    """Return a table of parts: label, bytes, colour; with their shares of ``whole`` bytes."""
     rows = (
         Row((Cell(label, swatch=colour), size_cell(nbytes, whole), share(nbytes, whole)))
         for label, nbytes, colour in parts

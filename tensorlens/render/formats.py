@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from tensorlens.render.shown import Shown, View
 
 ENDINGS = ("json", "html", "csv", "txt")
-"""The endings that every kind of record can be written with."""
+"""Endings of files for every kind of record."""
 RECORDING_ENDINGS = (
     *("folded", "perfetto.json", "pickle", "speedscope.json"),
     *("tlens", "tlens.gz", "trace.json"),
 )
-"""Those for recordings alone; of an estimate they keep its recording."""
+"""Endings for recordings only; an estimate is written as its recording."""
 READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
-"""Those that ``tensorlens.load()`` takes."""
+"""Endings that ``tensorlens.load()`` reads."""
 _WRITERS = {
     "html": "tensorlens.render.html",
     "txt": "tensorlens.render.text",
@@ -42,7 +42,7 @@ _KNOWN = (*ENDINGS, *RECORDING_ENDINGS)
 
 
 def either(endings: Sequence[str]) -> str:
-    """Return endings as a person reads them: ``.json, .html, .csv or .txt``."""
+    """Return endings as text: ``.json, .html, .csv or .txt``."""
     *first, last = (f".{each}" for each in endings)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -50,10 +50,10 @@ def either(endings: Sequence[str]) -> str:
 def checked_ending(path_or_ending: str | os.PathLike[str]) -> str:
     """Return the ending of a file, given as ``"run.html"``, ``".html"`` or ``"html"``.
 
-    What writes it is loaded: a program that runs next may change what can be imported.
+    The module that writes it is imported now: a program that runs next may prevent that later.
 
     Raises:
-        UsageError: no file with that ending is written.
+        UsageError: the ending is unknown.
     """
     name = Path(path_or_ending).name
     ending = ending_of(name)
@@ -69,10 +69,10 @@ def file_content(record: Any, ending: str, view: View | None = None) -> str | by
     """Return the content of a file; text is to be written as UTF-8, newlines as they are.
 
     Args:
-        record: what the file is of.
-        ending: one that is known. A ``json`` is read back equal; that of a recording and of an
-            estimate has what they tell, for other programs, and their events packed.
-        view: for files that people read; data is always written whole.
+        record: the record.
+        ending: a known ending. ``json`` is read back equal; for a recording and an estimate it has
+            their results, for other programs, and their events packed.
+        view: choices for files that people read; data is always written whole.
 
     Raises:
         UsageError: the format is for recordings, and the record has none.
@@ -94,15 +94,12 @@ def file_content(record: Any, ending: str, view: View | None = None) -> str | by
     exported = getattr(record.presenter(), "exported", None)
     if exported is None:
         raise UsageError(f".{ending} is for recordings: save this one as .json")
-    found: str | bytes = exported(record, ending)
-    return found
+    content: str | bytes = exported(record, ending)
+    return content
 
 
 def ending_of(name: str) -> str | None:
-    """Return the longest ending of a name that is known: of ``run.tlens.gz``, ``tlens.gz``.
-
-    None where none is.
-    """
+    """Return the longest known ending of a name: ``tlens.gz`` of ``run.tlens.gz``, or None."""
     parts = name.lower().split(".")
     endings = (".".join(parts[first:]) for first in range(len(parts)))
     return next((ending for ending in endings if ending in _KNOWN), None)
@@ -125,16 +122,16 @@ def save(
     """Write ``record`` to ``path`` in the format its ending names, whole or not at all.
 
     Args:
-        record: what to write.
-        path: where to; its ending names the format.
-        overwrite: replace a file that is already there.
-        view: which tensors a file for people shows; data is always written whole.
+        record: the record.
+        path: the file; its ending names the format.
+        overwrite: replace a file that exists.
+        view: choices for files that people read; data is always written whole.
 
     Returns:
         The path written.
 
     Raises:
-        UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+        UsageError: the ending is unknown, or the file exists and ``overwrite`` is not set.
         TensorlensError: the file could not be written; nothing is left behind.
     """
     ending = checked_ending(path)
@@ -160,7 +157,7 @@ def text_of_blocks(blocks: Sequence[Block]) -> str:
 
 
 def write_whole(target: Path, content: bytes) -> None:
-    """Write a file whole or not at all: a process that is killed leaves the one that was there.
+    """Write a file whole or not at all: if the process is killed, the old file stays.
 
     Raises:
         OSError: it could not be written; nothing is left behind.
@@ -172,7 +169,7 @@ def write_whole(target: Path, content: bytes) -> None:
     if target.is_dir():
         raise IsADirectoryError(None, "it is a folder")
     if target.exists() and not target.is_file():
-        # a device or a pipe is written to, not replaced
+        # a device or a pipe cannot be replaced
         target.write_bytes(content)
         return
     temporary = target.with_name(f".tensorlens-{os.getpid()}-{os.urandom(4).hex()}.tmp")
@@ -186,14 +183,14 @@ def write_whole(target: Path, content: bytes) -> None:
 
 
 def csv_text(record: Shown) -> str:
-    """Return a header row and the rows of a record, as RFC 4180 has it; rows end in CR LF.
+    """Return a header row and the rows of a record as RFC 4180 says; rows end in CR LF.
 
     A line report has one row per function, line and device; a snapshot one per tensor; a
     difference one per change; a recording one per event; a leak report one per leak; an estimate
     one per figure; an input queue one for the whole, one per part and one per worker; a plan one
     per batch size and shape; a comparison one per option; suggestions one per change.
-    What could not be had is empty. Text is made printable, one line each; where a spreadsheet
-    would take it for a formula, an apostrophe comes first.
+    Unknown values are empty. Text is made printable, one line each, after an apostrophe if a
+    spreadsheet would take it for a formula.
     """
     record = permitted(record)
     table = record.presenter().rows(record)

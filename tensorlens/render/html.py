@@ -1,4 +1,4 @@
-"""Reports as HTML: a fragment for notebooks, and a page of its own."""
+"""Reports as HTML: a fragment for notebooks, or a whole page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _JOINTS = {
     ),
     "line": (re.compile(r"(?<=[/\\ ])(?=.)"), re.compile(r"(?<=_)(?=\w{3})|(?<=\.)(?=[a-z_]+$)")),
 }
-"""Where names and places in files may be broken, and where long parts of them."""
+"""Where names and lines may be broken, and where their long parts may be."""
 _LONG = 18
 _MARKS = {"peak": "▲", "growth": "●", "raised": "✗"}
 _WHOLE = Markup('<span class="tl-whole">{}</span>')
@@ -49,25 +49,25 @@ _WHOLE = Markup('<span class="tl-whole">{}</span>')
 
 @cache
 def environment() -> Environment:
-    """Return jinja2 as the templates need it: everything is escaped."""
-    found = Environment(
+    """Return the environment of the templates, which escapes everything."""
+    made = Environment(
         loader=PackageLoader("tensorlens.render"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["printable"] = printable
-    found.filters["breakable"] = breakable
-    found.filters["short"] = short_text
-    found.globals.update(
+    made.filters["printable"] = printable
+    made.filters["breakable"] = breakable
+    made.filters["short"] = short_text
+    made.globals.update(
         marks=_MARKS, title_classes=_title_classes, cell_classes=_classes, style=_style
     )
-    return found
+    return made
 
 
 def breakable(text: str, kind: Literal["name", "line"]) -> Markup:
-    """Return a text that a page breaks where its parts meet, and nowhere in ``[0-3]``."""
+    """Return a text that a page may break between its parts, but not within ``[0-3]``."""
     joint, inside = _JOINTS[kind]
     pieces = (
         inside.split(part) if len(part) > _LONG else [part] for part in joint.split(printable(text))
@@ -77,7 +77,7 @@ def breakable(text: str, kind: Literal["name", "line"]) -> Markup:
 
 
 def from_template(template: str, **values: object) -> str:
-    """Return what a template makes of values."""
+    """Return a rendered template."""
     return environment().get_template(template).render(**values)
 
 
@@ -99,11 +99,11 @@ _TITLES: Mapping[Kind, str] = {
 _GIVES_WAY = "tl-gives-way"
 """Class of columns that a small screen leaves out."""
 _LONGEST = 200
-"""So many columns of a name or a path are shown."""
+"""Columns of a name or a path that are shown."""
 
 
 def _columns(table: Table, medium: Medium) -> list[tuple[int, Column]]:
-    """Return the columns that a medium has, with their places."""
+    """Return the columns that a medium shows, with their numbers."""
     rows = [row for row in table.all_rows if isinstance(row, Row)]
     return [
         (place, column)
@@ -119,7 +119,7 @@ def _title_classes(column: Column) -> str:
 
 
 def _gives_way(column: Column) -> bool:
-    """Tell whether a small screen leaves a column out: code wraps instead."""
+    """Return whether a small screen leaves a column out; code is wrapped instead."""
     return column.rank is not None and column.kind != "code"
 
 
@@ -146,22 +146,22 @@ def _style(cell: Cell) -> str:
 
 
 def short_text(text: str) -> str:
-    """Return text that is no longer than a page shows of a name or a path."""
+    """Return a name or a path, clipped to the length that a page shows."""
     return clipped(printable(text), _LONGEST, "…")
 
 
 WIDTH, HEIGHT = 1200.0, 340.0
-"""The picture's size in pixels as it is laid out; a page stretches its width."""
+"""Size of the treemap in pixels, for its layout; a page stretches its width."""
 _TITLE = 18.0
 _GAP = 1.0
 _LABEL = (34.0, 15.0)
-"""Width and height from which on a box has room for its label."""
+"""Least width and height of a box with a label."""
 _SECOND_LINE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A box where it is drawn; lengths across are in percent, those down in pixels."""
+    """A box and its position: across in percent, down in pixels."""
 
     box: Box
     x: float
@@ -204,9 +204,9 @@ def _rectangle(box: Box, area: _Area, *, is_group: bool = False) -> Rectangle:
 
 
 def _divided(boxes: Sequence[Box], area: _Area) -> Iterator[tuple[Box, _Area]]:
-    """Give each box its rectangle within an area, the largest first.
+    """Yield each box with its rectangle within an area, the largest first.
 
-    The area is cut across its longer side into two halves as even as the sizes allow, and so on.
+    The area is cut across its longer side into two parts as equal as the sizes allow, and so on.
     """
     left = sorted((box for box in boxes if box.nbytes > 0), key=lambda box: -box.nbytes)
     if len(left) < 2:
@@ -227,23 +227,23 @@ def _divided(boxes: Sequence[Box], area: _Area) -> Iterator[tuple[Box, _Area]]:
 
 
 _WIDTH, _HEIGHT = 240, 28
-"""Of a line of levels."""
+"""Size of a line of levels in pixels."""
 _MOST_POINTS = 240
 
 
 def markup(blocks: Sequence[Block], medium: Medium) -> str:
     """Return blocks as the body of a page, or as a cell: one ``<div>`` with styles of its own.
 
-    The styles of a cell hold for nothing else; only a page may have a script.
+    The styles apply to the cell alone; only a page may have a script.
     """
-    found = of_medium(blocks, medium)
+    shown = of_medium(blocks, medium)
     return from_template(
         "blocks.html",
-        blocks=found,
+        blocks=shown,
         on_page=medium == "page",
         boxes=rectangles,
         treemap_height=HEIGHT,
-        has_tables_script=medium == "page" and any(each.opening for each in tables_of(found)),
+        has_tables_script=medium == "page" and any(each.opening for each in tables_of(shown)),
         kind=_kind,
         columns=lambda table: _columns(table, medium),
         line=_line,
@@ -256,7 +256,7 @@ def _kind(block: Any) -> str:
 
 
 def _line(levels: Levels) -> str:
-    """Return the points of a line through the levels, as SVG has them."""
+    """Return the points of a line through the levels, for SVG."""
     series = thinned(levels.series, _MOST_POINTS)
     across = _WIDTH / max(1, len(series) - 1)
     points = [
@@ -272,14 +272,13 @@ _ROWS_OF_A_PAGE = 500
 def html_page(record: Shown, view: View | None = None) -> str:
     """Return one self-contained page, to be written as UTF-8: light and dark, nothing loaded.
 
-    A recording's page, and an estimate's, which has its recording on it, have a script of ours,
-    with which any instant can be looked at; so have long tables, to sort and filter them.
+    The page of a recording, and of an estimate with its recording, has a script that shows any
+    instant; long tables have one that sorts and filters them.
 
     Args:
-        record: what is shown.
-        view: which tensors of a snapshot or a difference are shown, and how fully. None shows
-            the 500 largest of each device. Of a recording, it chooses devices and the instant
-            that is shown first.
+        record: the record.
+        view: tensors of a snapshot or a difference to show, and how fully; None shows the 500
+            largest of each device. For a recording, its devices and the instant shown first.
     """
     record = permitted(record)
     own = record.presenter()
@@ -290,7 +289,7 @@ def html_page(record: Shown, view: View | None = None) -> str:
 def fragment(record: Shown) -> str:
     """Return the record as one ``<div>`` for a notebook cell, without any script.
 
-    Every style is scoped to its class, and it stays readable where styles are taken away.
+    Every style is scoped to its class, and it stays readable without styles.
     """
     record = permitted(record)
     return markup(record.presenter().blocks(record, View()), "cell")

@@ -1,4 +1,4 @@
-"""A timeline as a picture, in units that are stretched to whatever room it has, and its colours."""
+"""A timeline as a picture, in units that a page stretches to its width, and its colours."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STACKED = (
     *("parameter", "buffer", "optimizer", "gradient"),
     *("activation", "input", "other", "temporary"),
 )
-"""The roles as a timeline stacks them: what stays at the bottom."""
+"""The roles in the order that a timeline stacks them: lasting memory at the bottom."""
 
-# none of them is a role's: both stand in one legend
+# no colour of a role: one legend has both
 PHASE_COLOURS = {
     "forward": "#2fa8b8",
     "backward": "#7d5bd0",
@@ -36,7 +36,7 @@ PHASE_COLOURS = {
 
 
 def role_colour(role: str) -> str:
-    """Return the colour of a role; one that is unknown has that of ``other``."""
+    """Return the colour of a role; that of ``other`` if the role is unknown."""
     return ROLE_COLOURS.get(role, ROLE_COLOURS["other"])
 
 
@@ -51,7 +51,7 @@ class Area:
     role: str
     colour: str
     path: str
-    """From the picture's floor up to the sum: later areas are drawn over it."""
+    """SVG path from the bottom up to the sum; earlier roles are drawn over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A phase, below the picture: where it begins and how wide it is, in the picture's units."""
+    """A phase below the picture: its start and width, in the picture's units."""
 
     phase: str
     colour: str
@@ -83,32 +83,32 @@ class Picture:
     """Description in words."""
     areas: tuple[Area, ...]
     reserved: str
-    """A line's path; empty where it is not known."""
+    """SVG path of the reserved bytes; empty if unknown."""
     grid: tuple[Label, ...]
     ticks: tuple[Label, ...]
     marks: tuple[int, ...]
-    """Where the marks are, in the picture's units; none where they are too many."""
+    """Positions of the marks, in the picture's units; none if they are too many."""
     mark_labels: tuple[Label, ...]
     bands: tuple[Band, ...]
     peak_x: str
     peak_y: str
     dropped: str
-    """Note on the time before the picture; empty where there is none."""
+    """Note on dropped events before the picture; empty if there are none."""
     dropped_peak: Label | None
-    """How high it was there, where that is higher than anything in the picture."""
+    """Peak of the dropped events, if it is higher than the picture's."""
     begin: int
     """Nanoseconds or number of the event at the left edge, see ``by_time``."""
     span: int
     """Nanoseconds or events from the left edge to the right one."""
     xs: tuple[int, ...]
-    """Where each point of the timeline is, in the picture's units."""
+    """Position of each point of the timeline, in the picture's units."""
     by_time: bool
-    """Whether the picture goes by time; else by event."""
+    """Whether the axis is time; else it is the number of the event."""
     is_live: bool = False
-    """Whether a script lets one choose an instant."""
+    """Whether a script lets the reader choose an instant."""
 
     @property
     def phases(self) -> dict[str, str]:
         """The phases that occur, and their colours."""
-        found = {band.phase for band in self.bands}
-        return {phase: colour for phase, colour in PHASE_COLOURS.items() if phase in found}
+        shown = {band.phase for band in self.bands}
+        return {phase: colour for phase, colour in PHASE_COLOURS.items() if phase in shown}

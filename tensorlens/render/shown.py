@@ -17,14 +17,14 @@ class Shown:
     __slots__ = ()
 
     PRESENTER: ClassVar[str]
-    """Its presenter: a module with the ``TITLE`` of a page, ``blocks(record, view)`` and
+    """Name of its presenter: a module with the ``TITLE`` of a page, ``blocks(record, view)`` and
     ``rows(record)``, the flat table."""
     SHOWS_SOURCE: ClassVar[bool] = True
     """Whether pages and texts show the lines of source code that it holds."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # IPython asks a class for its own __repr__ before it asks those above for this
+        # IPython prefers a class's own __repr__ to an inherited _repr_pretty_
         cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Shown:
         printer.text(str(self))
 
     def without_source(self) -> Self:
-        """Return it without the lines of source code that it holds: itself where there are none."""
+        """Return the record without lines of source code: itself if it has none."""
         return self
 
     @property
@@ -45,11 +45,11 @@ class Shown:
         return self.without_source() is not self
 
     def presenter(self) -> Any:
-        """Return the module that says what is shown of it."""
+        """Return the presenter's module."""
         return import_module(self.PRESENTER)
 
     def still(self) -> Self:
-        """Return it as of now: itself, unless it is of what goes on."""
+        """Return the record as of now: itself, unless it is still being made."""
         return self
 
 
@@ -57,13 +57,13 @@ NOTICE = "contains source lines; --no-source leaves them out"
 
 
 def permitted(record: Shown) -> Any:
-    """Return a record as of now, without its source lines where the settings leave them out."""
+    """Return a record as of now, without source lines if the settings leave them out."""
     record = record.still()
     return record if config.current().source else record.without_source()
 
 
 def provenance(record: Shown) -> tuple[str, ...]:
-    """Return the end of a page: the run that a record is of, and whether it has source lines."""
+    """Return the end of a page: the run of a record, and whether it has source lines."""
     run = getattr(record, "run", None)
     texts: tuple[str, ...] = () if run is None else run.texts
     return (*texts, NOTICE) if record.SHOWS_SOURCE and record.contains_source else texts
@@ -77,28 +77,28 @@ SHOW_ALL = "all: show --top all, or top=None"
 class View:
     """Which of a snapshot's tensors a report shows, and how fully.
 
-    What is left out is always summed, so that a report adds up whatever its view.
+    Rows that are left out are always summed, so that a report adds up whatever its view.
 
     Raises:
         UsageError: a negative size or number, or a role that is none of ``BLOCK_ROLES``.
     """
 
     top: int | None = 40
-    """The largest so many rows of each device; None for all."""
+    """Number of rows of each device, the largest first; None for all."""
     min_size: int = 0
-    """Rows of at least so many bytes."""
+    """Least bytes of a row."""
     roles: tuple[str, ...] = ()
     """Only these roles; empty for all."""
     devices: tuple[str, ...] = ()
-    """Only these devices; empty for all. ``cuda`` stands for all of its kind, and in a merged
-    snapshot ``rank0`` for all of a part and ``cuda:0`` for that device of every part."""
+    """Only these devices; empty for all. ``cuda`` is all of its kind; in a merged snapshot
+    ``rank0`` is all of that part, and ``cuda:0`` that device of every part."""
     verbose: bool = False
     """Also aliases, strides, storages, holders and births."""
     explain: bool = False
     """Also one line for each term of the ledger."""
     at: str | None = None
-    """Of a recording, the instant that is shown: the name of a mark or the number of an event,
-    as text; None for the peak."""
+    """Instant of a recording to show: the name of a mark, or the number of an event as text; None
+    for the peak."""
 
     def __post_init__(self) -> None:
         if self.top is not None and self.top < 0:
@@ -110,7 +110,7 @@ class View:
                 raise UsageError(f"{role!r} is no role: the roles are {', '.join(BLOCK_ROLES)}")
 
     def shows_device(self, device: str) -> bool:
-        """Tell whether a device is among those asked for."""
+        """Return whether a device is among those asked for."""
         parts = device.split("/")
         names = {part for each in parts for part in (each, each.partition(":")[0])}
         return not self.devices or any(

@@ -1,4 +1,4 @@
-"""Source text made fit to be shown: one line each, nothing a terminal would obey."""
+"""A program's text made safe to show: one line each, no control codes; and shortened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SEPARATOR = r"[/\\]"
 _LIBRARIES = ("site-packages", "dist-packages")
 _SHORT = 3
-"""Parts of a path outside of the working directory that are shown."""
+"""Parts of a path that are shown if it is outside of the working directory."""
 _JOINTS = ".[/\\"
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor moves
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(
 )
 
 
-class Place(Protocol):
+class ProgramLine(Protocol):
     """A line of a program, such as :class:`tensorlens.records.tensors.SourceLine`."""
 
     @property
@@ -35,11 +35,11 @@ class Place(Protocol):
 
     @property
     def lineno(self) -> int:
-        """The line's number in it."""
+        """Number of the line."""
 
     @property
     def function(self) -> str:
-        """The function that it is in."""
+        """The function around it."""
 
 
 def printable(text: str) -> str:
@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Return ``text`` printable, behind an apostrophe where a spreadsheet would run it.
+    """Return ``text`` printable, after an apostrophe if a spreadsheet would take it for a formula.
 
     Numbers stay as they are, also negative ones.
     """
@@ -74,8 +74,8 @@ def _shown(char: str) -> str:
 def dedented(sources: Sequence[str]) -> list[str]:
     """Return the lines of a function made printable, less the indentation of its first line.
 
-    The first line rather than the least indented one: the text of a multi-line string may start
-    further left than the ``def``.
+    It is not that of the least indented line: a multi-line string may start further left than the
+    ``def``.
     """
     lines = [printable(source) for source in sources]
     first = next((line for line in lines if line), "")
@@ -84,7 +84,7 @@ def dedented(sources: Sequence[str]) -> list[str]:
 
 
 def width(text: str) -> int:
-    """Return how many columns a terminal needs for a printable text."""
+    """Return the columns that a printable text takes in a terminal."""
     return len(text) if text.isascii() else max(wcswidth(text), 0)
 
 
@@ -93,7 +93,7 @@ def _columns(char: str) -> int:
 
 
 def clipped(text: str, room: int, ellipsis: str) -> str:
-    """Return ``text`` in at most ``room`` columns, ending in ``ellipsis`` where it was cut."""
+    """Return ``text`` in at most ``room`` columns, with ``ellipsis`` at the end if it was cut."""
     if width(text) <= room:
         return text
     room -= width(ellipsis)
@@ -106,10 +106,10 @@ def clipped(text: str, room: int, ellipsis: str) -> str:
 
 
 def short_path(filename: str) -> str:
-    """Return ``filename`` from the working directory where it lies inside.
+    """Return ``filename`` relative to the working directory, if it is inside.
 
-    Of a library it is what follows ``site-packages``, of other files the last three parts behind
-    ``...``; of a notebook's cell that ran in this process ``In [3]``.
+    For a library, the part after ``site-packages``; for other files, ``...`` and the last three
+    parts; for a notebook's cell that ran in this process, ``In [3]``.
     """
     cell = cell_name(filename)
     if cell is not None:
@@ -128,7 +128,7 @@ def short_path(filename: str) -> str:
 
 
 def cell_name(filename: str) -> str | None:
-    """Return ``In [3]`` of a file that IPython made of a cell; None of any other."""
+    """Return ``In [3]`` for a file that IPython made of a cell, else None."""
     if "ipython" not in filename and "ipykernel" not in filename:
         return None
     try:
@@ -139,28 +139,28 @@ def cell_name(filename: str) -> str | None:
     return f"In [{number}]" if isinstance(number, int) else None
 
 
-def place(line: Place, *, function: bool = False) -> str:
-    """Return ``train.py:12``, with the function where wanted."""
+def place(line: ProgramLine, *, function: bool = False) -> str:
+    """Return ``train.py:12``; with ``function``, ``train.py:12 in step``."""
     text = f"{short_path(line.filename)}:{line.lineno}"
     return printable(f"{text} in {line.function}" if function and line.function else text)
 
 
-def model_place(line: Place) -> str:
-    """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
+def model_place(line: ProgramLine) -> str:
+    """Return ``modeling_bert.py:245``: a library's folder is left out."""
     return printable(short_line(line))
 
 
-def short_line(line: Place) -> str:
-    """Return file and number, as they are: ``train.py:12``."""
+def short_line(line: ProgramLine) -> str:
+    """Return the file's name and the line's number, not made printable: ``train.py:12``."""
     name = cell_name(line.filename) or re.split(_SEPARATOR, line.filename)[-1]
     return f"{name or line.filename}:{line.lineno}"
 
 
 def shortened(text: str, room: int, ellipsis: str, start: int | None = None) -> str:
-    """Return ``text`` in at most ``room`` columns, cut in the middle where it does not fit.
+    """Return ``text`` in at most ``room`` columns, its middle cut out if it does not fit.
 
-    The end is what tells names and paths apart, so it gets all that its last component needs, and
-    all but ``start`` columns where that is given.
+    Names and paths differ at the end, so the end gets all that its last component needs, and all
+    but ``start`` columns if that is given.
     """
     if width(text) <= room:
         return text
@@ -172,7 +172,7 @@ def shortened(text: str, room: int, ellipsis: str, start: int | None = None) -> 
 
 
 def leading(text: str, room: int) -> str:
-    """Return as much of the beginning of ``text`` as takes at most ``room`` columns."""
+    """Return the beginning of ``text`` that fits into ``room`` columns."""
     for index, char in enumerate(text):
         room -= _columns(char)
         if room < 0:

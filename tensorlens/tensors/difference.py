@@ -21,30 +21,30 @@ _KINDS = ("appeared", "gone", "grown")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One name that stands for other memory than before."""
+    """One name whose memory changed."""
 
     before: TensorRecord | None
-    """None: it appeared."""
+    """None if it appeared."""
     after: TensorRecord | None
-    """None: it is gone."""
+    """None if it is gone."""
 
     @property
     def tensor(self) -> TensorRecord:
-        """The later record, or the earlier one of a tensor that is gone."""
+        """The later record; the earlier one if the tensor is gone."""
         known = self.after or self.before
         assert known is not None
         return known
 
     @property
     def nbytes(self) -> int:
-        """Bytes of storage it takes more than before; negative where it takes less."""
+        """Change of its storage's bytes."""
         before = self.before.storage_nbytes if self.before else 0
         after = self.after.storage_nbytes if self.after else 0
         return after - before
 
 
 class Changes(RowSequence[Change]):
-    """Changes in columns: rows of two tables, -1 for none; a sequence of :class:`Change`."""
+    """A sequence of :class:`Change`, as columns: rows of two tables, -1 for none."""
 
     __slots__ = ("after", "after_rows", "before", "before_rows")
 
@@ -64,7 +64,7 @@ class Changes(RowSequence[Change]):
         return len(self.after_rows)
 
     def record(self, row: int) -> Change:
-        """Return one change; ``row`` is not checked."""
+        """Return one change, without checking ``row``."""
         before, after = self.before_rows[row], self.after_rows[row]
         return Change(
             None if before < 0 else self.before.record(before),
@@ -75,7 +75,7 @@ class Changes(RowSequence[Change]):
         return f"<{len(self)} changes>"
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the bytes of storage before and after of each change."""
+        """Return each change's bytes of storage before and after."""
         before, after = self.before.storage_nbytes, self.after.storage_nbytes
         return [
             (0 if b < 0 else before[b], 0 if a < 0 else after[a])
@@ -94,19 +94,19 @@ class RoleChange:
 
     @property
     def change(self) -> int:
-        """Bytes more than before."""
+        """Change in bytes."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerChange:
-    """A device's ledger twice; None where a snapshot has none."""
+    """A device's ledgers before and after; None if a snapshot has none."""
 
     before: Ledger | None
     after: Ledger | None
 
     def change(self, figure: str) -> int | None:
-        """Return the bytes a figure of the ledger is more than before; None where unknown.
+        """Return the change of a figure of the ledger in bytes; None if unknown.
 
         Raises:
             AttributeError: ``figure`` is none of :data:`~tensorlens.records.ledger.FIGURES`.
@@ -120,9 +120,8 @@ class LedgerChange:
 class Difference(Document):
     """Difference of two snapshots: tensors that appeared, went and grew.
 
-    Each storage is counted once, at the tensor that stands for it: a new view of memory that was
-    there before is no growth. Prints itself as text and, in a notebook, as HTML. As a
-    table: one row per change.
+    Each storage is counted once, at the tensor that stands for it: a new view of old memory is no
+    growth. Prints itself as text and, in a notebook, as HTML. As a table: one row per change.
     """
 
     SCHEMA: ClassVar[str] = "tensorlens.difference"
@@ -134,9 +133,9 @@ class Difference(Document):
     appeared: Changes
     gone: Changes
     grown: Changes
-    """The same name with storage of another size: larger, or smaller."""
+    """Same name, storage of another size: larger or smaller."""
     roles: tuple[RoleChange, ...]
-    """Every role of every device that has or had storage."""
+    """Roles with storage before or after, of every device."""
     ledger: Mapping[str, LedgerChange]
     """Device name to its ledgers before and after."""
     process: str | None = None
@@ -145,11 +144,11 @@ class Difference(Document):
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def kinds(self) -> tuple[tuple[str, Changes], ...]:
-        """Return the changes by the name of their kind."""
+        """Return the kinds of changes with their changes."""
         return tuple((kind, getattr(self, kind)) for kind in _KINDS)
 
     def change(self, device: str) -> dict[str, int | None]:
-        """Return by how many bytes each figure of a device's ledger changed; None is unknown.
+        """Return the change of each figure of a device's ledger in bytes; None if unknown.
 
         Raises:
             KeyError: neither snapshot has a ledger of that device.
@@ -158,13 +157,13 @@ class Difference(Document):
 
     def _fields(self) -> dict[str, Any]:
         kinds = self.kinds()
-        before = [row for _, all_ in kinds for row in all_.before_rows if row >= 0]
-        after = [row for _, all_ in kinds for row in all_.after_rows if row >= 0]
+        before = [row for _, changes in kinds for row in changes.before_rows if row >= 0]
+        after = [row for _, changes in kinds for row in changes.after_rows if row >= 0]
         return {
             "process": self.process,
             "notes": list(self.notes),
             "run": self.run and asdict(self.run),
-            # in the order of the changes, so that their numbers need not be kept
+            # in the order of the changes, so that no row numbers are needed
             "before": table_rows(self.gone.before, before).to_dict(),
             "after": table_rows(self.gone.after, after).to_dict(),
             **{kind: len(changes) for kind, changes in kinds},
@@ -188,8 +187,8 @@ class Difference(Document):
 def difference(before: Snapshot, after: Snapshot) -> Difference:
     """Return what changed from ``before`` to ``after``.
 
-    Tensors match by device, role and name, and where several share all three by size and birth
-    line. On each device the sizes of all changes add up to the change of the roles' totals.
+    Tensors match by device and name; if several share both, by role, size and birth line. On each
+    device the sizes of all changes add up to the change of the roles' totals.
     """
     old, new = before.tensors, after.tensors
     appeared, gone, grown = _matched(old, new)
@@ -234,15 +233,15 @@ _Key = tuple[str, str]
 def _matched(
     before: TensorTable, after: TensorTable
 ) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """Match the rows that stand for storage by device and name; return those that changed.
+    """Match the rows that stand for storage by device and name, and return those that changed.
 
-    They are the rows of ``after`` that appeared, those of ``before`` that are gone, and pairs of
-    other sizes.
+    Returns the rows of ``after`` that appeared, the rows of ``before`` that are gone, and pairs
+    of rows whose sizes differ.
 
-    A batch that autograd holds is an input, and after backward only a variable's: the role does
-    not make it another tensor. Where a name is there several times, those equal in role, size and
-    birth line go together first, then those of one birth line, of one size, and the others, the
-    smallest of each side first.
+    Roles need not be equal: a batch is an input as long as autograd holds it, and another role
+    after backward. Rows of one name are paired in rounds: those equal in role, size and birth
+    line, then those of one birth line, those of one size, and the others, the smallest of each
+    side first.
     """
     earlier, later = _by_name(before), _by_name(after)
     gone: list[int] = []
@@ -255,8 +254,8 @@ def _matched(
         elif len(rows) == len(partners) == 1:
             pairs.append((rows[0], partners[0]))
         else:
-            found, left, more = _paired(before, rows, after, partners)
-            pairs += found
+            matched, left, more = _paired(before, rows, after, partners)
+            pairs += matched
             gone += left
             appeared += more
     for rows in later.values():
@@ -291,7 +290,7 @@ def _by_name(table: TensorTable) -> dict[_Key, list[int]]:
 def _paired(
     before: TensorTable, rows: list[int], after: TensorTable, partners: list[int]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Return the pairs, and the rows of each side that have no partner."""
+    """Return the pairs, and the rows of each side without a partner."""
     pairs: list[tuple[int, int]] = []
 
     def line(table: TensorTable, row: int) -> Hashable:
@@ -329,9 +328,9 @@ def _grouped(
 def _renamed(
     before: TensorTable, gone: Iterable[int], after: TensorTable, appeared: Iterable[int]
 ) -> list[tuple[int, int]]:
-    """Return pairs that are one storage, which another of its names stands for now.
+    """Return pairs that are one storage, for which another of its names stands now.
 
-    An address alone proves nothing, for allocators hand it out again: a name in common does.
+    An equal address is not enough, as allocators reuse addresses: they must share a name.
     """
     appeared_at = {_place(after, row): row for row in appeared if after.storage[row]}
     pairs = {

@@ -1,4 +1,4 @@
-"""Merges the censuses of several frameworks: one table without doubles, one ledger a device."""
+"""Merges the censuses of several frameworks: one table without duplicates, one ledger a device."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ Owned = tuple[str, Ledger]
 
 
 def census(adapters: Sequence[Adapter], roots: Sequence[CensusRoot]) -> Findings:
-    """Return every live tensor of all frameworks, and each device's ledger, with all in it.
+    """Return the live tensors of all frameworks, and each device's ledger over all frameworks.
 
-    Memory that several show, shared through DLPack or NumPy, is counted once: where its owner's
-    tensor shows it.
+    Memory that frameworks share through DLPack or NumPy is counted once, at its owner's tensor.
 
     Args:
         adapters: one for each framework.
-        roots: models and whatever else names begin with.
+        roots: models and other objects with which names begin.
 
     Raises:
-        Exception: no framework could be looked at.
+        Exception: every framework's census failed.
     """
     answers, failed = ask(adapters, lambda each: each.census(roots))
     found = _merged([(adapter.name, each) for adapter, each in answers])
@@ -65,7 +64,7 @@ def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
         other = owners.setdefault(key, row)
         if bisect(ends, other) == bisect(ends, row):
             continue
-        # whose memory it is not says so in a note
+        # the row of a framework that borrows the memory has a note
         if table.note[other] >= 0 > table.note[row]:
             owners[key] = row
             moved[other] = row
@@ -82,7 +81,7 @@ def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
 
 
 def _counting(own: list[Owned]) -> tuple[list[Owned], list[str]]:
-    """Leave out ledgers without figures of frameworks without tensors; the others know theirs."""
+    """Drop ledgers of frameworks with neither figures nor tensors, and return notes on them."""
     unknown = [each for each in own if each[1].allocated is None and not each[1].named]
     if not unknown or len(unknown) == len(own):
         return own, []
@@ -102,7 +101,7 @@ def _merged_ledger(own: Sequence[Owned]) -> Ledger:
     is_host = first.device == "cpu"
     missing = {key: reason for each in ledgers for key, reason in each.missing.items()}
     allocated = _total(own, "allocated", missing)
-    # the process has one resident set, and each framework a pool of its own on a device
+    # a process has one resident set; on a device each framework has its own pool
     reserved = _known(ledgers, "reserved") if is_host else _total(own, "reserved", missing)
     used, total = _known(ledgers, "driver_used"), _known(ledgers, "driver_total")
     known = {"reserved": reserved, "driver_used": used, "driver_total": total}
@@ -123,7 +122,7 @@ def _merged_ledger(own: Sequence[Owned]) -> Ledger:
         driver_used=used,
         driver_total=total,
         missing=missing,
-        # of a device that several share, what is outside of their pools is not told apart
+        # outside of their pools, the memory of a shared device is not divided into parts
         parts=fitted(_host_parts(ledgers, cached), cached) if is_host else (),
         explanations={**ledgers[-1].explanations, **first.explanations},
         blocks=tuple(blocks),
@@ -133,7 +132,7 @@ def _merged_ledger(own: Sequence[Owned]) -> Ledger:
 
 
 def _total(own: Sequence[Owned], field: str, missing: dict[str, str]) -> int | None:
-    """Return the sum of a figure; one that is unknown makes it so, for the reason of that one."""
+    """Return the sum of a figure; None if one is unknown, with its reason put into ``missing``."""
     total = 0
     for name, ledger in own:
         value = getattr(ledger, field)
@@ -151,7 +150,7 @@ def _known(ledgers: Iterable[Ledger], field: str) -> int | None:
 
 
 def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Part]:
-    """Return what is resident besides tensors: the first ledger's, whose heap has the others'."""
+    """Return the parts of resident memory; the first ledger's heap contains the others' tensors."""
     parts = [part for each in ledgers for part in each.parts if part.of != "cached"]
     if cached is None:
         return parts

@@ -30,25 +30,25 @@ _PLAIN = (
 
 
 class MemReporter:
-    """Tells what is in memory: every live tensor by name, and a ledger that balances.
+    """Reports what is in memory: every live tensor by name, and a ledger that balances.
 
     Args:
         roots: models and optimizers, or lists and dicts of them. Parameters are named by their
             path in the model, an optimizer's state as ``Adam.fc1.weight.exp_avg``.
-        model: as the first of ``roots``.
-        optimizer: as the last of ``roots``.
-        named: more to take names from: ``ema=ema_model`` or ``cache=dict_of_tensors``.
+        model: the first of ``roots``.
+        optimizer: the last of ``roots``.
+        named: more objects, with the names to call them by: ``ema=ema_model``.
 
-    All live tensors are reported, whether or not they belong to any of these. Models and other
-    objects are not kept alive; plain lists and dicts, which cannot be referred to weakly, are.
-    While a reporter lives, the line that allocates a tensor is noted.
+    All live tensors are reported, whether or not they belong to one of these. Models and other
+    objects are not kept alive; plain lists and dicts are, as they allow no weak reference. While
+    a reporter lives, the line that allocates a tensor is noted.
 
     Raises:
-        UsageError: something that holds no tensors was given.
+        UsageError: an argument is nothing that holds tensors.
     """
 
     _called = "MemReporter"
-    """Call that was given the roots, for errors."""
+    """Name of the call that takes the roots, for errors."""
 
     def __init__(self, *roots: Any, model: Any = None, optimizer: Any = None, **named: Any) -> None:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []
@@ -62,23 +62,21 @@ class MemReporter:
         self._watch()
 
     def add(self, **named: Any) -> MemReporter:
-        """Take names from more objects, each under its own: ``add(cache=kv_cache)``.
-
-        Returns the reporter itself.
+        """Add named objects: ``add(cache=kv_cache)``; return the reporter itself.
 
         Raises:
-            UsageError: something that holds no tensors was given.
+            UsageError: an argument is nothing that holds tensors.
         """
         for name, item in named.items():
             self._take(item, name)
         return self
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Take names from an optimizer, as pytorch_memlab spells it."""
+        """Add an optimizer; the method has its name from pytorch_memlab."""
         self._take(optimizer, None)
 
     def snapshot(self) -> Snapshot:
-        """Return what is in memory now; nothing is printed and no tensor is kept alive."""
+        """Return what is in memory now; prints nothing and keeps no tensor alive."""
         with self._lock:
             self._watch()
             self._last = _snapshot(self.roots())
@@ -100,13 +98,13 @@ class MemReporter:
 
         Args:
             verbose: also aliases, strides, storages, holders and births.
-            device: only this device (pytorch_memlab's spelling of ``devices``).
-            top: the largest so many rows of each device; None for all.
-            min_size: only tensors of at least so many bytes, or of a size such as ``"1 MiB"``.
+            device: only this device (pytorch_memlab's name for ``devices``).
+            top: number of rows of each device, the largest first; None for all.
+            min_size: least size of a tensor in bytes, or as text: ``"1 MiB"``.
             roles: only these: ``parameter buffer gradient optimizer activation input other``.
             devices: only these: ``"cpu"``, ``"cuda:0"``.
-            explain: say in one line what each figure of the ledger is.
-            file: where to print; standard output by default.
+            explain: explain each figure of the ledger in one line.
+            file: stream to print to; standard output by default.
 
         Raises:
             UsageError: no such role, not a size, or not a number of rows.
@@ -157,10 +155,10 @@ class MemReporter:
         self._keep(item, name)
 
     def _take_all(self, container: Any) -> None:
-        """Take what a container holds; the numbers and such beside that are passed over.
+        """Take the objects in a container, without numbers and other plain values.
 
         Raises:
-            UsageError: there is nothing else in it.
+            UsageError: it contains nothing else.
         """
         waiting: list[tuple[str | None, Any]] = [(None, container)]
         before, seen = len(self._roots), set()
@@ -168,7 +166,7 @@ class MemReporter:
         while waiting:
             name, item = waiting.pop()
             if name is None and type(item) in (list, tuple, dict):
-                # one may contain itself
+                # a container may contain itself
                 if id(item) not in seen:
                     seen.add(id(item))
                     waiting += reversed(_entries(item))
@@ -188,13 +186,13 @@ class MemReporter:
             self._roots.append((lambda: item, name))
 
     def roots(self) -> list[CensusRoot]:
-        """Return what names begin with: those of the models and others given that are alive."""
-        found = ((reference(), name) for reference, name in self._roots)
-        return [CensusRoot(item, name) for item, name in found if item is not None]
+        """Return the models and other objects given that are still alive."""
+        roots = ((reference(), name) for reference, name in self._roots)
+        return [CensusRoot(item, name) for item, name in roots if item is not None]
 
     def _watch(self) -> None:
         found = adapters()
-        # the same ones with another are watched once more, which ends as often
+        # watching starts again for all if one is added; each start is ended
         if found != self._watched:
             self._watched = found
             ask(found, self._watch_one)
@@ -216,7 +214,7 @@ def _snapshot(roots: list[CensusRoot]) -> Snapshot:
 
 def _check(item: Any, taker: str) -> None:
     if issubclass(type(item), type):
-        # of a class whose metaclass answers for it, too
+        # not item.__name__, which its metaclass may answer
         name = type.__getattribute__(item, "__name__")
         raise UsageError(f"{taker} takes {name}() in place of the class {name}")
     if item is None or type(item) in _PLAIN:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Document):
-    """Every live tensor by name and a ledger that balances; holds no tensor alive.
+    """Every live tensor by name and a ledger that balances; keeps no tensor alive.
 
     Prints itself as text and, in a notebook, as HTML. ``after - before`` is a
     :class:`~tensorlens.tensors.difference.Difference`. As a table: one row per tensor.
@@ -34,7 +34,7 @@ class Snapshot(Document):
     """Device name (``cpu``, ``cuda:0``) to its ledger."""
     provenance: str = "measured"
     process: str | None = None
-    """Set when several processes were merged, or it is not the main one."""
+    """Set if several processes were merged, or if it is not the main process."""
     notes: tuple[str, ...] = ()
     """Notes for the reader: tensors left out, a fallback in use."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
@@ -49,10 +49,10 @@ class Snapshot(Document):
 
     @classmethod
     def merged(cls, parts: Mapping[str, Snapshot]) -> Snapshot:
-        """Return several snapshots as one, such as those of the ranks of a job.
+        """Merge several snapshots, such as those of the ranks of a job.
 
-        Each part's devices get its label in front (``rank0/cuda:0``), so that tensors and ledgers
-        stay apart and every total is the sum of the parts'. What is merged can be merged again.
+        Each part's label is put before its devices (``rank0/cuda:0``), so that tensors and ledgers
+        stay separate and totals are sums over the parts. A merged snapshot can be merged again.
         """
         provenances = dict.fromkeys(part.provenance for part in parts.values())
         return cls(

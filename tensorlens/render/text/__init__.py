@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _COMMENT = "# "
 _INDENT = 2
 _LABEL = 11
-"""The least room of labels."""
+"""Least width of labels."""
 _MARKS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
 _FEWEST_BARS = 8
@@ -56,19 +56,19 @@ class _Writer:
         alike.pop("", None)
         self._layouts = {name: tables.layout(each, page) for name, each in alike.items()}
         self._last = {name: each[-1] for name, each in alike.items()}
-        """The last table of a name tells which columns all of them lack."""
+        """Name to its last table, below which the missing columns are listed."""
 
     def parts(self, blocks: Sequence[Block]) -> list[str]:
-        """Return blocks as parts, to be parted by empty lines."""
-        found: list[str] = []
+        """Return blocks as parts of a text, to be separated by empty lines."""
+        parts: list[str] = []
         for block in blocks:
             if isinstance(block, Section) and block.is_parted:
                 several = self.parts(block.blocks)
                 title = self._title(block)
-                found += ["\n".join([*title, *several[:1]]), *several[1:]]
+                parts += ["\n".join([*title, *several[:1]]), *several[1:]]
             else:
-                found.append("\n".join(self._lines(block)))
-        return found
+                parts.append("\n".join(self._lines(block)))
+        return parts
 
     def _lines(self, block: Block) -> list[str]:
         page = self._page
@@ -93,7 +93,7 @@ class _Writer:
                 found = (self._lines(each) for each in block.blocks)
                 return [*self._title(block), *(line for lines in found for line in lines)]
             case _:
-                # a picture of what a table has in figures
+                # a picture: a table has its figures
                 return []
 
     def _title(self, section: Section) -> list[str]:
@@ -102,7 +102,7 @@ class _Writer:
         title = page.shown(section.title)
         below = []
         for aside in map(page.shown, section.asides):
-            # a place is not broken
+            # an aside is not broken
             if width(f"{name}{title}  {aside}") <= page.width:
                 title = f"{title}  {aside}"
             else:
@@ -157,7 +157,7 @@ def _item(item: Item, page: Page) -> list[str]:
 
 
 def _comment(start: str, line: str, page: Page) -> list[str]:
-    """Return a comment in code, each of whose lines is one."""
+    """Return a comment in code, wrapped into several comments."""
     room = page.width - width(start) - width(_COMMENT)
     found = wrapped("", page.shown(line.removeprefix(_COMMENT)), room, 0)
     indent = " " * width(start)
@@ -165,11 +165,11 @@ def _comment(start: str, line: str, page: Page) -> list[str]:
 
 
 def _fact_lines(facts: Sequence[Fact], indent: int, page: Page) -> list[str]:
-    """Return facts as lines whose labels stand one below the other."""
+    """Return facts as lines, their values aligned."""
     named = [fact.value.name for fact in facts if isinstance(fact.value, Levels | Named)]
     room = max((width(page.shown(name)) for name in named), default=0)
     labels = [page.shown(fact.label) for fact in facts]
-    # what has names alone needs no room for labels
+    # facts without labels need no room for them
     column = max(_LABEL, *(width(label) + GAP for label in labels)) if any(labels) else 0
     lines: list[str] = []
     for fact, label in zip(facts, labels, strict=True):
@@ -200,7 +200,7 @@ def _levels(levels: Levels, room: int, page: Page) -> str:
 
 
 def _chain(start: str, pieces: Sequence[str], page: Page) -> list[str]:
-    """Return pieces in as few lines as they fit in, none of them broken."""
+    """Return pieces in as few lines as possible, none of them broken."""
     lines = [start]
     for piece in pieces:
         room = page.width - width(start) - _INDENT
@@ -230,15 +230,15 @@ class TextRenderer:
     """Tables of at most ``width`` characters, for every kind of record.
 
     Args:
-        width: characters a line may take. None takes the terminal's width where standard output
-            is a terminal, else 120. Where a column has to give way, the text names it.
-        encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
-            takes that of standard output.
-        view: which tensors of a snapshot, a difference or a recording are shown, and how fully.
-            None shows the largest of each device. Of an estimate, ``top=None`` shows all lines and
-            modules; of a line report, all lines of all functions. Leak reports are always shown
-            whole.
-        tells_run: end with the run that the record is of, as a file does that is read elsewhere.
+        width: characters of a line at most. None takes the terminal's width if standard output
+            is a terminal, else 120. Columns that do not fit are named below the table.
+        encoding: encoding of the output; characters that it lacks are spelt in ASCII. None takes
+            that of standard output.
+        view: tensors of a snapshot, a difference or a recording to show, and how fully; None
+            shows the largest of each device. ``top=None`` shows all lines and modules of an
+            estimate, and all lines of all functions of a line report. Leak reports are always
+            shown whole.
+        tells_run: end with the record's run, as in files, which are read elsewhere.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 
-from tensorlens.render.blocks import Mark
+from tensorlens.render.blocks import Emphasis
 from tensorlens.render.source import leading, printable, shortened, width
 from tensorlens.streams import is_terminal
 
@@ -19,7 +19,7 @@ GAP = 2
 _HANGING = 4
 _DEFAULT_WIDTH = 120
 _WORD = re.compile(r" *(?:[^ ]*\d (?:B|[KMGTPE]iB|%|[num]?s)(?!\w)[^ ]*|[^ ]+)")
-"""A figure and its unit are one word."""
+"""A word; a figure and its unit are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Glyphs:
     rule: str
     ellipsis: str
 
-    def of(self, mark: Mark) -> str:
-        """Return what stands for a mark."""
+    def of(self, mark: Emphasis) -> str:
+        """Return the character of a mark."""
         return {"": "", "peak": self.peak, "growth": self.growth, "raised": self.raised}[mark]
 
 
@@ -51,11 +51,11 @@ class Page:
 
     @property
     def glyphs(self) -> Glyphs:
-        """The marks that the encoding holds."""
+        """The marks of a table, in ASCII if the encoding lacks others."""
         return _glyphs(self.encoding)
 
     def shown(self, text: str) -> str:
-        """Return text of a program as one line that a terminal shows and does not obey."""
+        """Return a program's text as one line that the encoding holds, without control codes."""
         text = printable(text)
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
@@ -76,8 +76,8 @@ def _glyphs(encoding: str) -> Glyphs:
 def wrapped(start: str, text: str, limit: int, hanging: int = _HANGING) -> list[str]:
     """Return ``start`` and ``text`` in lines of at most ``limit`` columns of a terminal.
 
-    A word is broken only where it takes more than a line by itself. Not textwrap's, which counts
-    characters: a name in Chinese would take twice its room.
+    A word is broken only if it is longer than a line. ``textwrap`` counts characters, by which a
+    name in Chinese would be twice as wide.
     """
     lines: list[str] = []
     line = ""
@@ -89,7 +89,7 @@ def wrapped(start: str, text: str, limit: int, hanging: int = _HANGING) -> list[
             lines.append(line)
             line = " " * hanging
         line += word.lstrip(" ") if lines else word
-        # blanks alone make no line
+        # no line of blanks alone
         least = len(line) - len(line.lstrip(" ")) + 1
         while (end := max(len(leading(line, limit)), least)) < len(line):
             lines.append(line[:end])
@@ -98,12 +98,12 @@ def wrapped(start: str, text: str, limit: int, hanging: int = _HANGING) -> list[
 
 
 def padded(text: str, room: int) -> str:
-    """Return ``text`` filled up with blanks to ``room`` columns of a terminal."""
+    """Return ``text`` padded with blanks to ``room`` columns of a terminal."""
     return text + " " * (room - width(text))
 
 
 def output_width() -> int:
-    """Return ``$COLUMNS``, else the terminal's width where standard output is one, else 120."""
+    """Return ``$COLUMNS``, else the width of the terminal, else 120 if there is none."""
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given) > 0:
         return int(given)
@@ -117,27 +117,27 @@ _PART_OF_NAME = re.compile(
 )
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
 _PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
-"""Marks that only names of files have: a Keras layer's path has slashes as well."""
+"""Signs of a file name: a Keras layer's path has slashes too."""
 _LINE_OF = re.compile(r".*:\d+ in ")
 _LEAST_OF_FUNCTION = 8
-"""Columns that something is left in of a function's name."""
+"""Columns that are left for the function at least; otherwise the whole text is shortened."""
 
 
 def distinct_names(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) -> list[str]:
-    """Return each text in at most as many columns as it has room; texts that differ look different.
+    """Return each text shortened to its room; different texts stay different.
 
-    Of a name that does not fit those parts are left out first that most others have as well, its
-    first and numbers after the rest, its last never: ``model.encoder.layer.3.attention.query``
-    becomes ``model…layer.3…query``. Only where that is not enough is a part cut itself.
+    Of a name that does not fit, the parts that most other names share are left out first, the
+    first part and numbers later, the last part never: ``model.encoder.layer.3.attention.query``
+    becomes ``model…layer.3…query``. Parts are only cut if that is not enough.
 
     Args:
         texts: names or paths, each of one line.
-        rooms: columns that each has.
-        ellipsis: stands for what is left out.
+        rooms: columns of a terminal for each.
+        ellipsis: sign for what is left out.
     """
     wanted = dict(zip(texts, rooms, strict=True))
     for text, room in zip(texts, rooms, strict=True):
-        # a text that is there twice has the smaller room
+        # a text that occurs twice gets the smaller room
         wanted[text] = min(wanted[text], room)
     names = _Names(wanted, ellipsis)
     return [names.shown[text] for text in texts]
@@ -170,12 +170,12 @@ class _Names:
         left_out: set[int] = set()
         for place in order:
             left_out.add(place)
-            # of two parts the first says more than the middle
+            # of two parts the first tells more than an ellipsis
             if width(self._joined(parts, left_out)) <= room and len(parts) > 2:
                 break
         else:
             return _cut(text, room, self._ellipsis)
-        # after a long part went, others may fit again
+        # without a long part, others may fit again
         for place in reversed(order):
             fewer = left_out - {place}
             if width(self._joined(parts, fewer)) <= room:
@@ -215,7 +215,7 @@ class _Names:
 
 
 def _cut(text: str, room: int, ellipsis: str) -> str:
-    """Return a text with its middle left out; of a line with its function, that of the latter."""
+    """Return a text with its middle left out; in a line with its function, the function's."""
     line = _LINE_OF.match(text)
     if line is not None:
         rest = room - width(line.group())

@@ -1,4 +1,4 @@
-"""Tables as text: which columns there is room for, how wide each may be, and the lines."""
+"""Tables as text: the columns that fit, the width of each, and the lines."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ INDENT = 2
 _UNDER = 6
 """Indent of the lines below a row."""
 _STEP = 2
-"""A part of something stands so much further to the right than the whole."""
+"""Indent of a part of the row above."""
 _BLANK = "\ue000"
-"""A blank that tabulate does not strip; its switch for that is the user's program's."""
+"""A blank that tabulate does not strip; its own switch for that is global."""
 _ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 52, "code": 32, "source": 32, "prose": 30}
-"""Width that each kind keeps before other columns go."""
+"""Width that each kind keeps as long as other columns can be left out."""
 _LEAST: Mapping[Kind, int] = {"name": 12, "line": 22, "code": 8, "source": 8, "prose": 20}
-"""Width that each kind keeps where no column can go."""
+"""Width that each kind keeps if no other column can be left out."""
 _ROOMY = "A wider terminal, .html and .csv show {}."
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of tables that look alike."""
+    """The columns of tables with one layout."""
 
     places: tuple[int, ...]
-    """The numbers of the columns that are shown."""
+    """Numbers of the columns that are shown."""
     rooms: Mapping[int, int]
-    """How wide those may be that can be made to fit."""
+    """Column to its width, for those that can be shortened."""
     left_out: tuple[str, ...]
-    """The titles of the columns that there is no room for."""
+    """Titles of the columns that do not fit."""
 
 
 def layout(tables: Sequence[Table], page: Page) -> Layout:
-    """Return how tables with the same columns are laid out together."""
+    """Return the common layout of tables with the same columns."""
     columns = tables[0].columns
     shown = [
         place for place, column in enumerate(columns) if not column.only or "text" in column.only
     ]
     texts = [each for table in tables for each in _texts(table, page)]
     natural = {place: _natural(columns[place], [row[place] for row in texts]) for place in shown}
-    # a column without anything in it says nothing
+    # columns that are empty in all rows are left out
     nothing = f" {page.glyphs.bar}"
     has_text = {place: any(row[place].strip(nothing) for row in texts) for place in shown}
     shown = [each for each in shown if has_text[each] or columns[each].rank is None]
     free = page.width - _indent(tables[0])
     fitting = _fitting(shown, columns, natural, free)
-    # what has no title was an aside
+    # a column without a title is an aside
     titles = (page.shown(columns[each].title) for each in shown if each not in fitting)
     left_out = tuple(title for title in titles if title)
     return Layout(tuple(fitting), _rooms(fitting, columns, natural, free), left_out)
@@ -60,7 +60,7 @@ def layout(tables: Sequence[Table], page: Page) -> Layout:
 def _fitting(
     shown: Sequence[int], columns: Sequence[Column], natural: Mapping[int, int], free: int
 ) -> list[int]:
-    """Return the columns that there is room for."""
+    """Return the columns that fit."""
 
     def fits(places: Sequence[int]) -> bool:
         source = max((columns[each].beside for each in places), default=0)
@@ -70,15 +70,15 @@ def _fitting(
     spare = sorted(
         (columns[each].rank or 0, each) for each in shown if columns[each].rank is not None
     )
-    found, gone = [*shown], list[int]()
-    while spare and not fits(found):
+    kept, gone = [*shown], list[int]()
+    while spare and not fits(kept):
         gone.append(spare.pop(0)[1])
-        found.remove(gone[-1])
-    # after a wide column went, another may fit again
+        kept.remove(gone[-1])
+    # without a wide column, another may fit again
     for place in reversed(gone):
-        if fits([*found, place]):
-            found.append(place)
-    return sorted(found)
+        if fits([*kept, place]):
+            kept.append(place)
+    return sorted(kept)
 
 
 def _natural(column: Column, texts: Sequence[str]) -> int:
@@ -103,7 +103,7 @@ def _taken(
 def _rooms(
     shown: Sequence[int], columns: Sequence[Column], natural: Mapping[int, int], free: int
 ) -> dict[int, int]:
-    """Return the room of each column that can be made to fit."""
+    """Return the width of each column that can be shortened."""
     elastic = [each for each in shown if columns[each].kind in _LEAST]
     fits = _taken(shown, columns, natural, _ENOUGH) <= free
     begin = _ENOUGH if fits else _LEAST
@@ -117,7 +117,7 @@ def _rooms(
 
 
 def lines(table: Table, found: Layout, page: Page) -> list[str]:
-    """Return a table with a rule below its titles, and what there is to say below it."""
+    """Return a table with a rule below its titles, and the details below each row."""
     columns = [table.columns[place] for place in found.places]
     rows = table.all_rows
     texts = list(_texts(table, page))
@@ -147,7 +147,7 @@ def lines(table: Table, found: Layout, page: Page) -> list[str]:
 
 
 def table_footer(table: Table, page: Page) -> list[str]:
-    """Return what is not shown of a table, and a remark."""
+    """Return the texts on rows that are left out, and the remark."""
     result = []
     for text in table.rest:
         result += page.wrapped(f"  {page.glyphs.ellipsis} ", page.shown(text))
@@ -155,7 +155,7 @@ def table_footer(table: Table, page: Page) -> list[str]:
 
 
 def missing(found: Layout, page: Page) -> list[str]:
-    """Return which columns there was no room for."""
+    """Return the text on columns that did not fit."""
     if not found.left_out:
         return []
     titles = ", ".join(found.left_out)
@@ -165,7 +165,7 @@ def missing(found: Layout, page: Page) -> list[str]:
 
 
 def natural_width(table: Table, page: Page) -> int:
-    """Return how wide a table is where all of it has room."""
+    """Return the width of a table of which nothing is shortened."""
     texts = [[page.shown(column.title) for column in table.columns], *_texts(table, page)]
     widest = [max(map(width, column)) for column in zip(*texts, strict=True)]
     return INDENT + sum(widest) + GAP * (len(widest) - 1)
@@ -190,7 +190,7 @@ def _is_code(table: Table) -> bool:
 
 
 def _text(cell: Cell, kind: Kind, page: Page) -> str:
-    """Return the text of a cell as long as it is."""
+    """Return the text of a cell in full length."""
     if kind == "prose":
         return NO_BREAK.join(map(page.shown, cell.text.split(NO_BREAK)))
     text = page.shown(cell.text)
@@ -221,7 +221,7 @@ def _fitted(
     place: int,
     page: Page,
 ) -> list[str]:
-    """Return the cells of a column, made to fit; how many a name stands for is never cut."""
+    """Return the cells of a column, shortened to fit; the count after a name is never cut."""
     dots = page.glyphs.ellipsis
     room = found.rooms.get(place)
     if column.most is not None:
@@ -244,7 +244,7 @@ def _aligned(
     indent: int,
     page: Page,
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the lines of titles and rows, and for each row those in which its prose goes on."""
+    """Return the lines of titles and rows, and for each row the further lines of its prose."""
     is_prose = columns[-1].kind == "prose"
     upright = [[*row[:-1], ""] if is_prose else row for row in rows]
     # titles are an ordinary row because tabulate pads headers by two more columns
@@ -268,7 +268,7 @@ def _aligned(
 
 
 def _details(row: Row | Fold, page: Page, cut: Iterable[str]) -> list[str]:
-    """Return what is to be said below a row, first what had to be cut."""
+    """Return the lines below a row, first the cells that were cut."""
     if isinstance(row, Fold):
         return []
     depth = max((cell.depth for cell in row.cells if isinstance(cell, Cell)), default=0)

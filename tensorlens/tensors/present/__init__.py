@@ -41,7 +41,7 @@ TITLE = "tensors in memory"
 
 
 def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
-    """Return the tensors and the ledger of each device; a page has a treemap too."""
+    """Return the tensors and the ledger of each device; on a page also a treemap."""
     devices = inventories(snapshot, view)
     others = left_out(snapshot, view)
     nothing = () if devices or others else (Note("no tensors found"),)
@@ -72,7 +72,7 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
 def device_section(
     device: DeviceInventory, headline: str, view: View, picture: tuple[Block, ...] = ()
 ) -> Section:
-    """Return what is shown of a device that has memory, a picture on top."""
+    """Return the section of a device that has memory, with a picture on top."""
     shown = (*picture, *_device(device, view))
     return Section(shown, headline, device.device, is_parted=True)
 
@@ -102,19 +102,19 @@ def _device(device: DeviceInventory, view: View) -> Iterator[Block]:
 
 
 _PARTS = {"gradient": 3, "optimizer": 3}
-"""Parts at the end of a name that tell what it is: ``fc.weight.grad``; else two."""
+"""Role to the last parts of a name that label a box: ``fc.weight.grad``; two for others."""
 _BOXES = 150
-"""So many of the largest tensors and families have boxes of their own."""
+"""Number of the largest tensors and families with boxes of their own."""
 
 
 def treemap(snapshot: Snapshot, device: str, view: View) -> Treemap | None:
-    """Return the treemap of a device, None where no tensor takes memory there.
+    """Return the treemap of a device; None if no tensor takes memory there.
 
-    The smaller tensors share one box in each role, so that all of the view's bytes are drawn.
+    The smaller tensors share one box in each role, so that all bytes of the view are drawn.
     """
     everything = View(top=None, roles=view.roles, devices=(device,))
-    (found,) = (each for each in inventories(snapshot, everything) if each.device == device)
-    rows = sorted((row for row in found.rows if row.after), key=lambda row: -row.after)
+    (inventory,) = (each for each in inventories(snapshot, everything) if each.device == device)
+    rows = sorted((row for row in inventory.rows if row.after), key=lambda row: -row.after)
     roles: dict[str, list[Box]] = {}
     for row in rows[:_BOXES]:
         roles.setdefault(row.first.role, []).append(_box(row))
@@ -140,6 +140,6 @@ def _box(row: TensorRow) -> Box:
     name = printable(readable_name(row.name)) or "(no name)"
     name = f"{name} x {row.count:,}" if row.count > 1 else name
     tip = f"{name}\n{size(row.after)}, {row.first.dtype} {row.shape}".rstrip()
-    # the module's path is much the same in all of them
+    # the beginnings of module paths are much alike
     label = ".".join(name.split(".")[-_PARTS.get(row.first.role, 2) :])
     return Box(label, size(row.after), row.after, role_colour(row.first.role), tip)

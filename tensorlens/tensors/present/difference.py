@@ -22,7 +22,7 @@ from tensorlens.tensors.present.tables import field, ledger_changes, role_change
 
 _ACTIVATION = ROLES.index("activation")
 _MOST_HOLDERS = 2
-"""More containers than these are not named: the table has them."""
+"""Number of containers that are named; if there are more, only the table has them."""
 _IDENTITY_COLUMNS = ("name", "role", "device", "dtype")
 _DETAIL_COLUMNS = ("born", "model_line", "held_by", "names", "module", "note")
 _BYTES = ("bytes_before", "bytes_after", "bytes_change")
@@ -31,8 +31,8 @@ _COLUMNS = (
     *_BYTES,
     *_DETAIL_COLUMNS,
 )
-"""The columns of a difference: ``change`` is ``appeared``, ``gone`` or ``grown`` (larger or
-smaller), bytes are of the storage, and all else is of the later tensor where there is one."""
+"""Columns of a difference: ``change`` is ``appeared``, ``gone`` or ``grown`` (larger or smaller),
+bytes are the storage's, all others are the later tensor's if there is one."""
 
 _TEXT = tuple(name for name in _COLUMNS if name not in _BYTES)
 
@@ -103,7 +103,7 @@ def _device(difference: Difference, device: str, view: View) -> Iterator[Block]:
 
 
 def _graph_holders(changes: Changes, device: str) -> Iterator[str]:
-    """Give which new items of containers may keep the tensors that autograd saved."""
+    """Yield a remark on new items of containers that may keep tensors that autograd saved."""
     table = changes.after
     saved, items = list[int](), list[int]()
     for row in changes.after_rows:

@@ -20,38 +20,38 @@ class TensorRow:
     """One tensor that stands for its storage, or a family of them."""
 
     name: str
-    """With the indices of a family as ranges, or as ``[*]``."""
+    """Name; a family's has indices as ranges, or ``[*]``."""
     count: int
     first: TensorRecord
     nbytes: int
-    """Bytes that the tensors show."""
+    """Bytes of the tensors' elements."""
     before: int
-    """Bytes of their storages before; in a snapshot, 0."""
+    """Bytes of their storages before; 0 in a snapshot."""
     after: int
     """Bytes of their storages now."""
     shape: str = ""
-    """``(3, 4)``, of several ``(3, 4) each``; empty where those of a family differ."""
+    """``(3, 4)``, for a family ``(3, 4) each``; empty if its shapes differ."""
     aliases: tuple[TensorRecord, ...] = ()
-    """Tensors that share the storage; only where there is one and the view is verbose."""
+    """Tensors that share the storage, for a single tensor in a verbose view."""
     lines: int = 1
-    """How many lines of code allocated them; where these are several, ``first.born`` is None."""
+    """Number of lines of code that allocated them; if there are several, ``first.born`` is None."""
 
     @property
     def change(self) -> int:
-        """Bytes more than before."""
+        """Change in bytes."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInventory:
-    """One device of a snapshot."""
+    """The tensors of one device of a snapshot."""
 
     device: str
     count: int
     nbytes: int
     """Bytes of all storages."""
     aliases: int
-    """How many tensors share the storage of another."""
+    """Number of tensors that share another's storage."""
     roles: tuple[tuple[str, int, int], ...]
     """Role, number of its tensors, bytes of their storages."""
     rows: tuple[TensorRow, ...]
@@ -60,7 +60,7 @@ class DeviceInventory:
 
     @property
     def is_memory(self) -> bool:
-        """Whether tensors there take memory at all."""
+        """Whether tensors there take memory."""
         return is_memory(self.device)
 
 
@@ -79,7 +79,7 @@ def inventories(snapshot: Snapshot, view: View) -> tuple[DeviceInventory, ...]:
 
 
 def left_out(snapshot: Snapshot, view: View) -> tuple[tuple[str, int, int], ...]:
-    """Return the devices not asked for: name, number of tensors, bytes of storage."""
+    """Return the devices that a view leaves out: name, number of tensors, bytes of storage."""
     table = snapshot.tensors
     totals = {device: [0, 0] for device in snapshot.ledger if not view.shows_device(device)}
     for row in table.counted() if view.devices else ():
@@ -92,7 +92,7 @@ def left_out(snapshot: Snapshot, view: View) -> tuple[tuple[str, int, int], ...]
 
 
 def devices_changed(difference: Difference) -> tuple[str, ...]:
-    """Return the devices of the ledger, then any that only tensors know; ``meta`` last."""
+    """Return the devices of the ledger, then others that have tensors; ``meta`` last."""
     names = dict.fromkeys([*difference.ledger, *(role.device for role in difference.roles)])
     return tuple(sorted(names, key=lambda name: not is_memory(name)))
 
@@ -126,7 +126,7 @@ def _inventory(device: str, rows: Sequence[int], snapshot: Snapshot, view: View)
 def changed_rows(
     kind: str, changes: Changes, device: str, view: View
 ) -> tuple[tuple[int, int], tuple[TensorRow, ...], tuple[LeftOut, ...]]:
-    """Return the changes of one kind on one device: how many and by how many bytes, the rows."""
+    """Return the number and bytes of a device's changes of one kind, the rows, and those hidden."""
     table, rows = changes.after, changes.after_rows
     if kind == "gone":
         table, rows = changes.before, changes.before_rows
@@ -148,7 +148,7 @@ def _row(
     sizes: Mapping[int, tuple[int, int]],
     aliases: Sequence[TensorRecord] = (),
 ) -> TensorRow:
-    """Return a family, told of what all of it have in common; sizes are those before and after."""
+    """Return the row of a family, with what its tensors share; ``sizes`` are before and after."""
     rows = family.rows
     first = table.record(rows[0])
     shapes = {table.shape[row] for row in rows}
@@ -180,7 +180,7 @@ def _chosen(
     """Return the families that a view shows, largest first, and sums of the others."""
     hidden: dict[str, list[int]] = {}
 
-    def leave(why: str, family: Family, nbytes: int) -> None:
+    def hide(why: str, family: Family, nbytes: int) -> None:
         total = hidden.setdefault(why, [0, 0])
         total[0] += len(family.rows)
         total[1] += nbytes
@@ -189,30 +189,30 @@ def _chosen(
     for family in families_:
         nbytes, first = sum(map(size, family.rows)), family.rows[0]
         if view.roles and ROLES[table.role[first]] not in view.roles:
-            leave("of other roles", family, nbytes)
+            hide("of other roles", family, nbytes)
         elif not view.verbose and not any(table.storage_nbytes[row] for row in family.rows):
-            leave("without memory, verbose lists them", family, nbytes)
+            hide("without memory, verbose lists them", family, nbytes)
         elif abs(nbytes) < view.min_size:
-            leave("smaller than min_size", family, nbytes)
+            hide("smaller than min_size", family, nbytes)
         else:
             order = -abs(nbytes), table.role[first], table.names[table.name[first]]
             sized.append((order, nbytes, family))
     sized.sort(key=lambda each: each[0])
     top = len(sized) if view.top is None else view.top
     for _, nbytes, family in sized[top:]:
-        leave(SHOW_ALL, family, nbytes)
+        hide(SHOW_ALL, family, nbytes)
     return [family for _, _, family in sized[:top]], tuple(
         LeftOut(count, nbytes, why) for why, (count, nbytes) in hidden.items()
     )
 
 
 def is_memory(device: str) -> bool:
-    """Tell whether tensors on a device take memory at all: those on ``meta`` do not."""
+    """Return whether tensors on a device take memory: those on ``meta`` do not."""
     return device.rpartition("/")[2] != "meta"
 
 
 def headline(device: DeviceInventory) -> str:
-    """Return how much is in tensors and how much of the allocated bytes that explains."""
+    """Return the bytes in tensors, and how much of the allocated bytes they explain."""
     text = f"{size(device.nbytes)} in {counted(device.count)}" if device.count else "no tensors"
     ledger = device.ledger
     if ledger is None:
@@ -221,7 +221,7 @@ def headline(device: DeviceInventory) -> str:
     if outside > 0:
         text += f" ({size(outside)} of it not from the allocator)"
     elif size(ledger.named) != size(device.nbytes):
-        # allocators round up: to 512 bytes on a CUDA device
+        # allocators round sizes up, to 512 bytes on CUDA devices
         text += f" ({size(ledger.named)} as allocated)"
     if ledger.allocated is None or ledger.unnamed is None:
         return f"{text}, {size(ledger.allocated)} allocated"
@@ -233,12 +233,12 @@ def headline(device: DeviceInventory) -> str:
 
 
 def without_memory(device: DeviceInventory) -> str:
-    """Return what is said of a device like ``meta``."""
+    """Return the headline of a device like ``meta``."""
     return f"{counted(device.count)}, no memory (would take {size(device.nbytes)})"
 
 
 def change_headline(difference: Difference, device: str) -> str:
-    """Return by how much a device's tensors and its allocated bytes changed."""
+    """Return the changes of a device's tensors and of its allocated bytes."""
     roles = [role for role in difference.roles if role.device == device]
     before, after = sum(role.before for role in roles), sum(role.after for role in roles)
     text = f"{size(after - before, signed=True)} in tensors ({size(before)} to {size(after)})"

@@ -26,14 +26,14 @@ from tensorlens.tensors.difference import LedgerChange, RoleChange
 from tensorlens.tensors.present.inventory import DeviceInventory, TensorRow
 
 _OPENING = 20
-"""So many tensors a page begins with."""
+"""Tensors that a page shows first."""
 _NAMELESS = "(no name)"
 _SHAPE_ROOM = 28
 _BORN_ROOM = 32
 
 
 def field(tensor: TensorRecord, name: str) -> str | int | None:
-    """Return a field of a tensor for a table of data: shapes as ``(3, 4)``, names joined."""
+    """Return a tensor's field for a table of data: shapes as ``(3, 4)``, names joined."""
     value = getattr(tensor, name)
     if name == "names":
         return " = ".join(value)
@@ -41,7 +41,7 @@ def field(tensor: TensorRecord, name: str) -> str | int | None:
 
 
 def role_table(device: DeviceInventory) -> Table:
-    """Return how much each role takes on a device."""
+    """Return the table of a device's roles."""
     columns = (Column("Role", "text"), Column("Tensors"), Column("Size"), Column("Share"))
     whole = device.nbytes
     rows = (
@@ -57,7 +57,7 @@ def role_table(device: DeviceInventory) -> Table:
 
 
 def role_change_table(roles: Sequence[RoleChange]) -> Table:
-    """Return how much each role takes before and after."""
+    """Return the table of roles before and after."""
     columns = (Column("Role", "text"), Column("Before"), Column("After"), Column("Change"))
     rows = (
         (each.role, size(each.before), size(each.after), size(each.change, signed=True))
@@ -69,13 +69,13 @@ def role_change_table(roles: Sequence[RoleChange]) -> Table:
 def tensor_table(
     rows: Sequence[TensorRow], hidden: Sequence[LeftOut], view: View, kind: str = ""
 ) -> Table:
-    """Return a table of tensors and what it leaves out.
+    """Return a table of tensors, with texts on those left out.
 
     Args:
-        rows: what to show.
-        hidden: what is not shown.
-        view: how fully.
-        kind: the kind of change that the rows show; empty for a snapshot's.
+        rows: tensors to show.
+        hidden: tensors left out.
+        view: how fully to show them.
+        kind: kind of change of the rows; empty for a snapshot.
     """
     columns = [
         Column("Name", "name", in_full=view.verbose),
@@ -87,7 +87,7 @@ def tensor_table(
         columns += [Column("Before"), Column("After")]
     columns.append(Column("Change" if kind else "Size", tip="Bytes of the whole storage"))
     if not view.verbose:
-        # a verbose report has them below the row
+        # a verbose report has the births below the row
         columns += [
             Column("Born", "line", rank=2, most=_BORN_ROOM, only=("text",)),
             Column("Born", "line", rank=1, only=HTML_MEDIA, tip="The line that allocated it"),
@@ -124,7 +124,7 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
 
 
 def _births(row: TensorRow) -> tuple[str, str, str]:
-    """Return which line allocated a tensor, in short for a text."""
+    """Return the line that allocated a tensor, short and in full, and the line of the model."""
     born, model = row.first.born, row.first.model_line
     if row.lines > 1:
         several = counted(row.lines, "line")
@@ -138,12 +138,12 @@ def _place(line: SourceLine | None) -> str:
 
 
 def _remarks(row: TensorRow, view: View) -> Iterator[str]:
-    """Give what is to be said below a row."""
+    """Yield the remarks below a row."""
     first = row.first
     if len(first.names) > 1:
         yield "= " + " = ".join(name for name in first.names if name != row.name)
     if row.after and not row.before and row.nbytes != row.after:
-        # more is shown than there is where one element stands for many (expand)
+        # an expanded tensor shows more bytes than its storage has
         word = "of" if row.nbytes < row.after else "from"
         storages = "a storage" if row.count == 1 else f"{row.count:,} storages"
         yield f"{size(row.nbytes)} {word} {storages} of {size(row.after)}"
@@ -190,11 +190,12 @@ _OF_THE_HOST = {
     "reserved": "the process's resident set",
 }
 _FREE = "What the driver has not handed out to anyone: driver total less in use."
-_BLOCKS = 5
+_MAX_BLOCKS = 5
+"""Groups of unnamed blocks that are listed."""
 
 
 def ledger_table(ledger: Ledger, view: View) -> Section:
-    """Return a device's ledger: like a balance sheet, each figure below what it is a part of."""
+    """Return a device's ledger as a balance sheet: each figure below the one it is part of."""
     figures = {name: getattr(ledger, name) for name in FIGURES} | {"free": _free(ledger)}
     whole = max(max(nbytes or 0, 0) for nbytes in figures.values())
     remarks = {"unnamed": _unnamed(ledger)}
@@ -207,7 +208,7 @@ def ledger_table(ledger: Ledger, view: View) -> Section:
             continue
         parts = [part for part in ledger.parts if part.of == figure]
         explained = [f"{each.label}: {each.explanation}" for each in parts if each.explanation]
-        # no part is torn from its size
+        # a part is not separated from its size
         texts = [
             f"{printable(each.label)} {size(each.nbytes)}".replace(" ", NO_BREAK) for each in parts
         ]
@@ -226,7 +227,7 @@ def ledger_table(ledger: Ledger, view: View) -> Section:
 
 
 def ledger_changes(change: LedgerChange) -> Section:
-    """Return what changed in a device's ledger."""
+    """Return the changes of a device's ledger."""
     columns = (Column("Ledger", "text"), Column("Before"), Column("After"), Column("Change"))
     rows = tuple(
         Row(
@@ -249,60 +250,60 @@ def _with_reasons(table: Table, reasons: Sequence[str]) -> Section:
 
 
 def unknown_figures(ledgers: Mapping[str, Ledger | None]) -> tuple[str, ...]:
-    """Return why each figure that reads ``n/a`` could not be had, equal reasons together.
+    """Return the reasons for figures that read ``n/a``, equal reasons together.
 
     Args:
-        ledgers: a text to put in front (``before: ``) to a ledger, None where there is none.
+        ledgers: prefix (``before: ``) to a ledger, or to None if there is none.
     """
-    labels = {field: label for field, _, label in _TREE}
-    found = []
+    labels = {figure: label for figure, _, label in _TREE}
+    texts = []
     for when, ledger in ledgers.items():
         if ledger is None:
-            found.append(f"n/a: {when}this device was not looked at")
+            texts.append(f"n/a: {when}this device was not looked at")
             continue
         reasons: dict[str, list[str]] = {}
-        for field in FIGURES:
-            if getattr(ledger, field) is None:
-                reason = printable(ledger.missing.get(field, "no reason was given"))
-                reasons.setdefault(reason, []).append(labels[field])
+        for figure in FIGURES:
+            if getattr(ledger, figure) is None:
+                reason = printable(ledger.missing.get(figure, "no reason was given"))
+                reasons.setdefault(reason, []).append(labels[figure])
         for part in ledger.parts:
             if part.nbytes is None:
                 reason = ledger.missing.get(part.key) or part.explanation or "no reason was given"
                 reasons.setdefault(printable(reason), []).append(printable(part.label))
-        found += [f"n/a: {when}{', '.join(names)}: {why}" for why, names in reasons.items()]
-    return tuple(found)
+        texts += [f"n/a: {when}{', '.join(names)}: {why}" for why, names in reasons.items()]
+    return tuple(texts)
 
 
 def _unnamed_blocks(ledger: Ledger, view: View) -> list[str]:
-    """Return the largest unnamed blocks, a text for those alike, and a text for the others.
+    """Return a text for each of the largest groups of equal unnamed blocks, and one for the rest.
 
-    A verbose view has every block that the ledger knows, with address and stack.
+    A verbose view lists every block that the ledger knows, with address and stack.
     """
-    all_ = view.verbose
+    is_verbose = view.verbose
     groups: dict[object, list[UnnamedBlock]] = {}
-    for place_of, block in enumerate(sorted(ledger.blocks, key=lambda block: -block.nbytes)):
-        groups.setdefault(place_of if all_ else (block.what, block.born), []).append(block)
+    for number, block in enumerate(sorted(ledger.blocks, key=lambda block: -block.nbytes)):
+        groups.setdefault(number if is_verbose else (block.what, block.born), []).append(block)
     shown = sorted(groups.values(), key=lambda group: -sum(block.nbytes for block in group))
-    shown = shown if all_ else shown[:_BLOCKS]
+    shown = shown if is_verbose else shown[:_MAX_BLOCKS]
     texts = []
     for group in shown:
         block = group[0]
         what = printable(block.what) if block.what else ""
         born = f"born at {place(block.born, function=True)}" if block.born else ""
-        address = f"at {block.address:#x}" if all_ and block.address else ""
-        stack = " < ".join(place(line, function=True) for line in block.stack) if all_ else ""
-        above = f"called from {stack}" if stack else ""
+        address = f"at {block.address:#x}" if is_verbose and block.address else ""
+        stack = " < ".join(place(line, function=True) for line in block.stack)
+        above = f"called from {stack}" if is_verbose and stack else ""
         known = "  ".join(filter(None, (what, born, above, address)))
         many = f" in {len(group):,} blocks" if len(group) > 1 else ""
         nothing = f"nothing is known of {'them' if many else 'it'}"
         texts.append(f"{size(sum(each.nbytes for each in group))}{many}  {known or nothing}")
-    if len(texts) < 2 and not all_ and not any(block.what for block in ledger.blocks):
-        # of one block the line of the figure says it all
+    if len(texts) < 2 and not is_verbose and not any(block.what for block in ledger.blocks):
+        # the row of the figure says all of a single block
         return []
     count = ledger.block_count - sum(map(len, shown))
     if count > 0:
-        told = sum(block.nbytes for group in shown for block in group)
-        rest = "" if ledger.unnamed is None else f", {size(ledger.unnamed - told)}"
+        listed = sum(block.nbytes for group in shown for block in group)
+        rest = "" if ledger.unnamed is None else f", {size(ledger.unnamed - listed)}"
         texts.append(f"and {count:,} more{rest}")
     return texts
 
@@ -310,7 +311,7 @@ def _unnamed_blocks(ledger: Ledger, view: View) -> list[str]:
 def _free(ledger: Ledger) -> int | None:
     if ledger.driver_total is None or ledger.driver_used is None:
         return None
-    # Metal may give more than it recommends
+    # Metal may hand out more than the recommended total
     return max(0, ledger.driver_total - ledger.driver_used)
 
 
