@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _ENVELOPE = ("schema", "version", "contains_source")
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""Exceptions of reading plain data of another form."""
+"""Errors raised by reading data of another form."""
 
 
 def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
@@ -39,10 +39,9 @@ def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
 def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
     """Return the dataclass from the ``data`` of ``asdict``.
 
-    Fields are plain values, members of a ``StrEnum``, dataclasses, tuples of one of these, dicts
-    of one of these, or one of these or None. Those that have a default may be missing. Fields in
-    ``ready`` are what they are to be, of any type. Keys that are no field are ignored: a newer
-    tensorlens may have added them.
+    Fields are plain values, members of a ``StrEnum``, dataclasses, tuples or dicts of these, or
+    None. Fields with a default may be missing. ``ready`` has the values of other fields. Keys that
+    are no field are ignored: a newer tensorlens may have added them.
 
     Raises:
         TypeError, ValueError: a field is missing, or something is of another form.
@@ -65,11 +64,11 @@ def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
 def _makers(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
     """Return for each field a function that makes it of plain data, and whether it is required."""
     hints = typing.get_type_hints(kind)
-    found = {}
+    makers = {}
     for field in fields(kind):
         is_needed = field.default is MISSING and field.default_factory is MISSING
-        found[field.name] = (_maker(hints[field.name]), is_needed)
-    return found
+        makers[field.name] = (_maker(hints[field.name]), is_needed)
+    return makers
 
 
 def _maker(hint: Any) -> Callable[[Any], Any]:
@@ -93,8 +92,8 @@ def _maker(hint: Any) -> Callable[[Any], Any]:
 class Document(Shown):
     """Base of every record that is printed and saved as a whole.
 
-    A frozen dataclass of plain fields gets all of it; another record has its own :meth:`to_dict`
-    and :meth:`from_dict`. Its own class says what a row of the table is.
+    A frozen dataclass of plain fields needs no more; another record has its own :meth:`to_dict`
+    and :meth:`from_dict`. The subclass describes the rows of its table.
     """
 
     __slots__ = ()
@@ -104,7 +103,7 @@ class Document(Shown):
     KIND: ClassVar[str]
     """Name in messages."""
     INDENT: ClassVar[int | None] = 1
-    """Indent of its JSON; None puts all on one line, for records with many rows."""
+    """Indent of its JSON; None is one line, for records with many rows."""
 
     def _repr_html_(self) -> str:
         from tensorlens.render import html
@@ -118,7 +117,7 @@ class Document(Shown):
         ``.tlens``, which keeps all events, and the formats of other viewers.
 
         Raises:
-            UsageError: the ending is unknown, or the file exists and ``overwrite`` is not set.
+            UsageError: the ending is unknown, or the file exists and ``overwrite`` is False.
             TensorlensError: the file could not be written; nothing is left behind.
         """
         from tensorlens.render import formats
@@ -176,11 +175,11 @@ class Document(Shown):
         """Return the record that :meth:`to_dict` gave.
 
         Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+            FileFormatError: the data is no such record, of another version, or damaged.
         """
         check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
         given = {key: value for key, value in data.items() if key not in _ENVELOPE}
-        # files written before ``run`` existed have no known run; the default would be this one's
+        # old files lack ``run``, whose default would be this process's
         given.setdefault("run", None)
         try:
             return restored(cls, given, **cls._ready(given))
@@ -202,5 +201,5 @@ class Document(Shown):
 
     @classmethod
     def _ready(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields that are read in ways of their own, taken out of ``data``."""
+        """Return the fields that :func:`restored` cannot read, from ``data``."""
         return {}

@@ -1,9 +1,9 @@
 """Families: tensors that differ only in their place in containers, shown as one row.
 
-``history[0]`` to ``history[9999]``, equal in everything that a reader sees, are one family:
-``history[0..9999]``. So are ``buffer[0].state`` to ``buffer[2999].state``: ``buffer[*].state``,
-and the same tensor of each layer of a model: ``layers[0-11].mlp.weight``.
-Small tensors that come with every variable are one family whatever their names.
+``history[0]`` to ``history[9999]``, equal in all that a reader sees, are the family
+``history[0..9999]``; ``buffer[0].state`` to ``buffer[2999].state`` are ``buffer[*].state``; the
+same tensor of each layer is ``layers[0-11].mlp.weight``. Small tensors that come with every
+variable are one family, whatever their names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SMALL = 1024
 """Size in bytes up to which constants and elements are one family."""
 _T = TypeVar("_T")
 _FEW = 8
-"""Up to this many keys of a dict are fields of their own, not items of one kind."""
+"""Up to this many keys of a dict are taken for different fields, not items of one kind."""
 _ALIKE = ("role", "device", "dtype", "shape", "nbytes", "storage_nbytes", "note")
 
 
@@ -56,7 +56,7 @@ class Family:
     """One tensor, or several shown as one."""
 
     name: str
-    """Last indices and numbers of layers as ranges, other indices and keys blanked."""
+    """Name with last indices and layers' numbers as ranges, other indices and keys blanked."""
     rows: tuple[int, ...]
 
 
@@ -65,17 +65,17 @@ def families(
 ) -> list[Family]:
     """Group rows into families, in the order of their first rows.
 
-    A family's names are equal, or differ in their last index, or, where it has more than eight
-    members, in any indices and keys. The items of one list may be of several lines of code; else
-    a family is of one. Families like these are one where their names, and those of their modules
-    and holders, differ only in numbers that are parts of a path, as those of layers are. Handles
-    of variables are one family, those of datasets another, and so are the small constants of one
+    A family's names are equal, or differ in their last index, or, if it has more than eight
+    members, in any indices and keys. Items of one list may be from several lines of code, other
+    families are from one. Such families are joined if their names, and those of their modules and
+    holders, differ only in numbers that are parts of a path, such as those of layers. Handles of
+    variables are one family, those of datasets another, and so are the small constants of one
     graph and the small elements of datasets.
 
     Args:
         table: the table.
         rows: rows of the table.
-        apart: row to a value that must be equal too.
+        apart: row to a value that must be equal within a family.
     """
     order = {row: place for place, row in enumerate(rows)}
     titles = _titles(table, order)
@@ -86,7 +86,7 @@ def families(
         other = apart[row] if apart else None
         if row in titles:
             return titles[row], table.role[row], table.device[row], other
-        # one of several names says all of them: it is no part of a family
+        # a tensor with several names is shown by itself
         name = row if row in table.more_names else table.names.pattern(table.name[row], memo)
         beside = table.held_by[row], table.module[row]
         return name, *beside, _lines(table, row), other, *[column[row] for column in columns]
@@ -103,13 +103,13 @@ def families(
             *[column[row] for column in columns],
         )
 
-    found = [
+    groups = [
         family
         for group in _grouped(order, alike)
         for family in ([group] if group[0] in titles else _parted(table, group))
     ]
-    found.sort(key=lambda family: order[family[0]])
-    named = [Family(_name(table, each, titles.get(each[0])), tuple(each)) for each in found]
+    groups.sort(key=lambda group: order[group[0]])
+    named = [Family(_name(table, each, titles.get(each[0])), tuple(each)) for each in groups]
     return [
         Family(
             common_name([family.name for family in several]),
@@ -120,7 +120,7 @@ def families(
 
 
 def _lines(table: TensorTable, row: int) -> tuple[int, int] | None:
-    """Return the lines of a tensor; None for an item of a list, which may be of any line."""
+    """Return the lines of a tensor; None for an item of a container, which may be from any."""
     is_item = table.names.kinds[table.name[row]] in (INDEX, KEY)
     return None if is_item else (table.born[row], table.model_line[row])
 
@@ -129,19 +129,19 @@ def _titles(table: TensorTable, rows: Iterable[int]) -> dict[int, str]:
     """Return the common names of rows that are grouped by their notes."""
     handles = {number: TOGETHER.get(note) for number, note in enumerate(table.notes)}
     small = {number for number, note in enumerate(table.notes) if note in (AHEAD, KEPT)}
-    found = {}
+    titles = {}
     for row in rows:
         note = table.note[row]
         title = handles.get(note)
         if title is None and note in small and table.storage_nbytes[row] <= _SMALL:
             title = table.names[table.names.root(table.name[row])]
         if title is not None:
-            found[row] = title
-    return found
+            titles[row] = title
+    return titles
 
 
 def holder(table: TensorTable, family: Family) -> str | None:
-    """Return the holder of a family, beyond the holders in its name."""
+    """Return the holder of a family, if its name does not contain it."""
     return _common(table.holders, [table.held_by[row] for row in family.rows])
 
 
@@ -165,7 +165,7 @@ def _text(texts: Sequence[str] | Names, number: int) -> str:
 def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
     """Return the name of one tensor, or of several: last indices as ranges, others blanked.
 
-    What all of them have in common is written: ``rows[*]['x']``.
+    Indices and keys that are equal in all stay: ``rows[*]['x']``.
     """
     names = table.names
     if len(family) == 1:
@@ -174,12 +174,12 @@ def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
         return title
     nodes = [table.name[row] for row in family]
     kinds, first = names.steps(nodes[0])
-    ways = [names.steps(node)[1] for node in nodes]
-    if any(len(way) != len(first) for way in ways):
-        # one text, put together in several ways
+    paths = [names.steps(node)[1] for node in nodes]
+    if any(len(path) != len(first) for path in paths):
+        # equal texts, made of different nodes
         return names.pattern(nodes[0], {})
     varied = [
-        kind in (INDEX, KEY) and any(way[step] != text for way in ways)
+        kind in (INDEX, KEY) and any(path[step] != text for path in paths)
         for step, (kind, text) in enumerate(zip(kinds, first, strict=True))
     ]
     parts = [BLANK if varies else text for varies, text in zip(varied, first, strict=True)]

@@ -19,7 +19,7 @@ BALANCE = (
     ("reserved", ("allocated", "cached")),
     ("allocated", ("named", "unnamed")),
 )
-"""Totals and the figures that add up to them, from the outside in."""
+"""Totals and the figures that add up to them, the outermost first."""
 
 FIGURES = (
     *("allocated", "named", "unnamed", "reserved", "cached"),
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedBlock:
-    """Allocated memory that belongs to no known tensor."""
+    """Allocated memory of no known tensor."""
 
     address: int
     nbytes: int

@@ -1,7 +1,7 @@
 """Names as a tree: ``history[3].loss`` is ``loss`` of the fourth of ``history``.
 
-A hundred thousand tensors of one list share the text of the list, so that a name costs a few
-bytes and is put together only when someone reads it.
+The tensors of one list share the list's text, so that a name takes a few bytes and is put
+together only when it is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 TEXT, INDEX, KEY, ATTRIBUTE = range(4)
-"""Kinds of nodes: a text, or below a parent ``[3]``, ``['key']`` or ``.attribute``."""
+"""Kinds of nodes: a text; and below a parent ``[3]``, ``['key']`` or ``.attribute``."""
 
 BLANK = "[*]"
 """Sign for any index or key."""
@@ -52,12 +52,12 @@ class Names:
         return self._add(-1, TEXT, self.number(words))
 
     def open_text(self, words: str) -> int:
-        """Return a new root with this text, which :meth:`settle` may change."""
+        """Return a new root with this text, which :meth:`settle` may replace later."""
         self.texts.append(words)
         return self._add(-1, TEXT, len(self.texts) - 1)
 
     def settle(self, node: int, other: int, words: str) -> None:
-        """Make a node of :meth:`open_text` read as ``other``, and copies of it as ``words``."""
+        """Make a node of :meth:`open_text` read as ``other``, and its copies as ``words``."""
         self.texts[self.values[node]] = words
         self.become(node, other)
 
@@ -66,7 +66,7 @@ class Names:
         return self._add(parent, INDEX, index)
 
     def key(self, parent: int, key: Any) -> int:
-        """Return a new node: ``parent['key']``, for any key, running none of its code."""
+        """Return a new node: ``parent['key']``, for any key; none of the key's code runs."""
         kind = type(key)
         if kind is int and -(2**63) <= key < 2**63:
             return self._add(parent, INDEX, key)
@@ -84,19 +84,18 @@ class Names:
         return len(self.parents) - 1
 
     def below(self, node: int, copies: dict[int, int]) -> int:
-        """Return a node that reads as ``node`` gone on from another one.
+        """Copy the path of a node below another one; return the copy of the node.
 
         Args:
-            node: what the name ends with.
-            copies: the nodes made for this, by what they are copies of; to begin with that of
-                -1, which is the one to go on from.
+            node: the node.
+            copies: node to its copy; at first -1 to the node below which the copies go.
         """
-        way = []
+        path = []
         while node not in copies:
-            way.append(node)
+            path.append(node)
             node = self.parents[node]
         last = copies[node]
-        for each in reversed(way):
+        for each in reversed(path):
             kind, value = self.kinds[each], self.values[each]
             if kind != TEXT or self.texts[value]:
                 last = self._add(last, ATTRIBUTE if kind == TEXT else kind, value)
@@ -109,7 +108,7 @@ class Names:
             column[node] = column[other]
 
     def root(self, node: int) -> int:
-        """Return the node that a name begins with."""
+        """Return the first node of a name."""
         while self.parents[node] >= 0:
             node = self.parents[node]
         return node
@@ -132,12 +131,12 @@ class Names:
         return "".join(self.steps(node)[1]).removeprefix(".")
 
     def steps(self, node: int) -> tuple[list[int], list[str]]:
-        """Return the kinds and the texts of the nodes that make up a name, its root first."""
-        found: list[int] = []
+        """Return the kinds and the texts of a name's nodes, its root first."""
+        kinds: list[int] = []
         parts: list[str] = []
         while node >= 0:
             kind, value, parent = self.kinds[node], self.values[node], self.parents[node]
-            found.append(kind)
+            kinds.append(kind)
             if kind == INDEX:
                 parts.append(f"[{value}]")
             elif kind == KEY:
@@ -147,9 +146,9 @@ class Names:
             else:
                 parts.append(self.texts[value])
             node = parent
-        found.reverse()
+        kinds.reverse()
         parts.reverse()
-        return found, parts
+        return kinds, parts
 
     def pattern(self, node: int, memo: dict[int, str]) -> str:
         """Return the name of a node with indices and keys blanked: ``rows[*][*].loss``.
@@ -159,12 +158,12 @@ class Names:
             memo: cache of earlier calls, empty at first.
         """
         kinds, parents = self.kinds, self.parents
-        way: list[int] = []
+        path: list[int] = []
         while node >= 0 and node not in memo:
-            way.append(node)
+            path.append(node)
             node = parents[node]
         text = memo[node] if node >= 0 else ""
-        for node in reversed(way):
+        for node in reversed(path):
             kind = kinds[node]
             if kind == INDEX or kind == KEY:
                 text += BLANK
@@ -204,7 +203,7 @@ def attribute_text(name: str) -> str:
 
 
 def key_text(key: Any) -> str:
-    """Return a dict's key as code writes it; for other than plain types the type's name."""
+    """Return a dict's key as in code; for a key of no plain type, the type's name."""
     kind = type(key)
     if kind is str:
         text = key if len(key) <= LONGEST_KEY else key[: LONGEST_KEY - 1] + "…"
@@ -229,7 +228,7 @@ _MAIN = ("self", "input", "mat1", "result", "output", "saved_tensors")
 def readable_name(name: str) -> str:
     """Return ``mlp: saved by Gelu`` for ``mlp: GeluBackward0.self``.
 
-    Tables use this for tensors that autograd alone holds; data keep the full names.
+    Used in tables for tensors that only autograd holds; data keep the full names.
     """
     head, joint, tail = name.rpartition(": ")
     match = _SAVED.fullmatch(tail) if len(tail) < _LONGEST_NODE else None
@@ -244,7 +243,7 @@ _OF_PATH = re.compile(_PART)
 _NUMBER = re.compile(rf"{_PART}|(?<=\[)\d+(?=\])")
 _BLANK = "*"
 _MOST_LISTED = 4
-"""Numbers that are listed; of more, the first and the last stand for all."""
+"""Numbers that are listed; if there are more, only the first and the last are."""
 
 
 def without_indices(name: str, *, indices: bool = True) -> str:

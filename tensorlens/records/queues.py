@@ -11,25 +11,25 @@ from tensorlens.records.run import Run, current_run
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:
-    """One place where input waits."""
+    """One place where input waits, such as a buffer."""
 
     name: str
     """``results``, ``out of order``, ``Prefetch``, ``Shuffle``."""
     where: str
     """``shared memory``, ``this process``, ``worker processes``, ``TensorFlow``."""
     elements: int | None
-    """How many wait there now."""
+    """Number of elements that wait there now."""
     unit: str
-    """Kind of element: ``batch``, ``sample``, or ``element`` where that cannot be told."""
+    """Kind of element: ``batch``, ``sample``, or ``element`` if unknown."""
     nbytes: int | None
     max_elements: int | None
-    """How many can wait there."""
+    """Greatest number that can wait there."""
     max_nbytes: int | None
     rule: str
     """Description and bound, with the source of the rule."""
     ahead: bool = True
-    """Whether its elements are batches that the step is still to get, and so in the totals of
-    batches. What a cache keeps and single samples are not; their bytes are in the totals."""
+    """Whether its elements are batches that the loop will get, which the totals of batches count.
+    Elements of caches and single samples are not; the totals have their bytes."""
     missing: str = ""
     """Why a figure is None."""
 
@@ -40,24 +40,24 @@ class QueueWorker:
 
     pid: int
     state: str
-    """``running``, or ``dead``."""
+    """``running`` or ``dead``."""
     rss: int | None = None
-    """Resident, pages that it shares included."""
+    """Resident bytes, shared pages included."""
     pss: int | None = None
-    """Resident, shared pages counted by their share."""
+    """Resident bytes, each shared page divided among its processes."""
     uss: int | None = None
-    """Its own alone: what would be free without it."""
+    """Bytes of its own pages: these would be free without it."""
     shared: int | None = None
-    """Resident and shared with other processes: in a forked one, what is not copied so far."""
+    """Resident bytes shared with other processes; in a forked process, those not yet copied."""
     copied: int | None = None
-    """Part of ``uss`` in memory that a forked process began with: pages that it or its parent has
-    written to since the fork. None where it was not forked."""
+    """Part of ``uss`` that is copied from the parent: pages that one of them has written to since
+    the fork. None if it was not forked."""
     missing: str = ""
     """Why a figure is None."""
 
     @property
     def allocated(self) -> int | None:
-        """Part of ``uss`` that is no copy: what a forked process has allocated since the fork."""
+        """Part of ``uss`` that is not copied: allocated by the worker since the fork."""
         if self.uss is None or self.copied is None:
             return None
         return self.uss - self.copied
@@ -65,7 +65,7 @@ class QueueWorker:
 
 @dataclass(frozen=True, slots=True)
 class ObjectContainer:
-    """A container of Python objects, each of which has a reference count that readers write to."""
+    """A container of Python objects, whose reference counts are written when they are read."""
 
     name: str
     """How the dataset leads to it: ``dataset.samples``."""
@@ -99,24 +99,24 @@ class Queue(Document):
     """Object looked at: ``DataLoader, 2 workers x prefetch 2``."""
     framework: str
     batches: int | None
-    """Complete batches that the loop has not got yet."""
+    """Complete batches that the loop has not taken yet."""
     nbytes: int | None
-    """Bytes of everything that waits: these batches, samples in buffers, caches."""
+    """Bytes of all that waits: these batches, samples in buffers, caches."""
     max_batches: int | None
     max_nbytes: int | None
     batch_nbytes: int | None
-    """One batch, by the largest that could be seen."""
+    """Bytes of the largest batch that was seen."""
     parts: tuple[QueuePart, ...]
     rule: str
-    """Why it is ``max_batches``, with file and version."""
+    """Reason for ``max_batches``, with file and version."""
     workers: tuple[QueueWorker, ...] = ()
     objects: tuple[ObjectContainer, ...] = ()
-    """Largest first: containers of the dataset whose reference counts copy forked workers' pages;
-    those of 1 MiB or more, three at most."""
+    """The three largest containers of the dataset of 1 MiB or more whose reference counts make
+    forked workers copy pages, largest first."""
     start_method: str = ""
-    """How the workers were started: ``fork``, ``spawn``, ``forkserver``."""
+    """Start method of the workers: ``fork``, ``spawn``, ``forkserver``."""
     waiting: int | None = None
-    """Batches asked for that no worker has begun."""
+    """Requested batches that no worker has begun."""
     in_work: int | None = None
     """Batches that workers are making."""
     missing: dict[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Queue(Document):
 
     @property
     def factor(self) -> int | None:
-        """How many times a batch the queue takes when full, the one in use included."""
+        """Batches in memory when the queue is full, including the one in use."""
         return None if self.max_batches is None else self.max_batches + 1
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Paths of references: who holds an object, from a root that a person can act on."""
+"""Paths of references to an object, from a root that a person can act on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference on the path from where a name begins to what is kept."""
+    """One reference on the path from a root to the object."""
 
     kind: str
     """``global``, ``attribute``, ``class attribute``, ``item``, ``key``, ``local``, ``closure``,
@@ -17,13 +17,13 @@ class Reference:
     text: str
     """Text for a person: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
     type: str = ""
-    """The type of what is referred to."""
+    """Type of the object that is referred to."""
     length: int | None = None
-    """How many items a container has."""
+    """Number of items of a container."""
     limit: int | None = None
-    """How many it can have: a deque's or a cache's ``maxlen``; None without a limit."""
+    """Greatest number of items: the ``maxlen`` of a deque or a cache; None without a limit."""
     spare: int | None = None
-    """How many places at one end of a list or dict all hold the same, as in ``[None] * 100``."""
+    """Number of equal items at one end of a list or dict, as in ``[None] * 100``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ReferencePath:
     references: tuple[Reference, ...]
     """Outermost first."""
     is_cut: bool = False
-    """Whether the path to a root could not be followed to its beginning."""
+    """Whether the path could not be followed to a root."""
 
     def __str__(self) -> str:
         return " -> ".join(reference.text for reference in self.references)

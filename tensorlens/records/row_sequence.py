@@ -1,4 +1,4 @@
-"""Columns as a sequence of records, and the tables that they refer to by number."""
+"""Columns as a sequence of records, and tables of items that they refer to by number."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class InternTable(list[_T]):
         """Return the number of an item, adding it if it is new."""
         number = self._numbers.get(item)
         if number is None:
-            for place in range(self._indexed, len(self)):
-                # one that is read from a file is extended as a list
-                self._numbers.setdefault(self[place], place)
+            for index in range(self._indexed, len(self)):
+                # a table that is read from a file was extended as a list
+                self._numbers.setdefault(self[index], index)
             number = self._numbers.setdefault(item, len(self))
             if number == len(self):
                 self.append(item)

@@ -54,7 +54,7 @@ def current_run(frameworks: Collection[str] = ()) -> Run | None:
     """Return the run of this process; None if it cannot be determined.
 
     Args:
-        frameworks: those that processes of it imported, if it did not itself.
+        frameworks: frameworks that its child processes imported.
     """
     try:
         now, start = time.time(), _start()
@@ -70,7 +70,7 @@ def current_run(frameworks: Collection[str] = ()) -> Run | None:
             devices=_devices(),
         )
     except Exception:
-        # a record is worth more than what heads it
+        # a record without its run is better than none
         return None
 
 

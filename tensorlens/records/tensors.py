@@ -40,19 +40,19 @@ class TensorRecord:
     """Dtype without the framework's name: ``float32``."""
     shape: tuple[int, ...]
     nbytes: int
-    """Bytes of its elements, whatever its storage holds."""
+    """Bytes of its elements; the storage may have more or fewer."""
     storage: int
     """Address of the storage, the same for tensors that share it; 0 if none."""
     storage_nbytes: int
     """Bytes of the whole storage."""
     alias_of: str | None
-    """The tensor for which the shared storage is counted; None if it is this one."""
+    """Tensor for which the shared storage is counted; None if it is this one."""
     held_by: str | None
-    """Its holder, if the name does not tell it."""
+    """Its holder, if the name does not contain it."""
     born: SourceLine | None
     """Line that allocated the storage; None if births were not watched."""
     names: tuple[str, ...] = ()
-    """All names of a tensor with several (tied weights), with the first one."""
+    """All names of a tensor with several (tied weights), including ``name``."""
     module: str | None = None
     """Path of the module that made an activation."""
     stride: tuple[int, ...] | None = None
@@ -62,7 +62,7 @@ class TensorRecord:
     note: str | None = None
     """Note for the reader: memory of NumPy, packed by a hook, part of a sparse tensor."""
     model_line: SourceLine | None = None
-    """Line of a library's model that allocated it: the innermost that ``born`` calls."""
+    """Line of a library's model that allocated it: the innermost one below ``born``."""
 
 
 @dataclass(eq=False, repr=False)
@@ -196,13 +196,13 @@ _TEXTS = ("devices", "dtypes", "holders", "notes")
 
 
 def _has_circle(parents: Sequence[int]) -> bool:
-    begun = [-1] * len(parents)
+    seen_from = [-1] * len(parents)
     for start in range(len(parents)):
         node = start
-        while node >= 0 and begun[node] < 0:
-            begun[node] = start
+        while node >= 0 and seen_from[node] < 0:
+            seen_from[node] = start
             node = parents[node]
-        if node >= 0 and begun[node] == start:
+        if node >= 0 and seen_from[node] == start:
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""A log: allocations and frees in order, in columns of some forty bytes an event.
+"""A log: allocations and frees in order, in columns of about forty bytes an event.
 
 Sizes are exact bytes, times nanoseconds. Nothing here refers to the allocated memory.
 """
@@ -270,7 +270,7 @@ class EventLog(RowSequence[Event]):
     def __repr__(self) -> str:
         return f"<{len(self)} events>"
 
-    # a log goes on: it is equal to itself alone
+    # a log may still grow: it is equal to itself only
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -327,14 +327,14 @@ _lock = reentrant_lock()
 
 
 class DeferredLog(EventLog):
-    """Becomes the log of ``make`` at the first access to an attribute."""
+    """A log that is made at the first access to an attribute."""
 
     def __init__(self, make: Callable[[], EventLog]) -> None:
         self._make = make
 
     def __getattr__(self, name: str) -> Any:
-        """Make the log, which has the attributes."""
-        # copy and pickle look for methods that there may not be
+        """Make the log, and return its attribute."""
+        # copy and pickle look for optional methods
         if name.startswith("__"):
             raise AttributeError(name)
         with _lock:
@@ -346,6 +346,6 @@ class DeferredLog(EventLog):
         return getattr(self, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as the log that it stands for."""
+        """Pickle the log itself."""
         len(self)
         return self.__reduce_ex__(protocol)

@@ -1,4 +1,4 @@
-"""Merges several logs in order of time."""
+"""Merges the logs of several recorders in order of time."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from itertools import chain
 from tensorlens.records.logs.events import OWN_MARK, START, EventLog, Mark, Origin, Recorded
 
 
-def merge_recordings(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
+def merge_recordings(parts: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
     """Merge recordings into one log by time, with its origin.
 
-    Threads other than the recording's own are numbered by each recorder for itself, and stay
-    apart.
+    Each recorder numbers the threads besides the recording's own for itself, so these get new
+    numbers.
 
     Args:
-        found: log and origin of each recorder; facts of the process come from the first.
+        parts: log and origin of each recorder; facts of the process come from the first.
         same_marks: each mark was made in all of them.
     """
-    if len(found) < 2:
-        return found[0] if found else (EventLog(), Origin())
-    starts = _starts([origin for _, origin in found])
-    begun = min(range(len(found)), key=starts.__getitem__)
+    if len(parts) < 2:
+        return parts[0] if parts else (EventLog(), Origin())
+    origins = [origin for _, origin in parts]
+    starts = _starts(origins)
+    begun = min(range(len(parts)), key=starts.__getitem__)
     delays = [start - starts[begun] for start in starts]
-    origins = [origin for _, origin in found]
     notes = [note for origin in origins for note in origin.notes]
-    return merge_logs([log for log, _ in found], delays, same_marks=same_marks), replace(
+    return merge_logs([log for log, _ in parts], delays, same_marks=same_marks), replace(
         origins[0],
         source=_sources(origins),
         started=origins[begun].started,
         started_ns=origins[begun].started_ns,
         dropped=sum(origin.dropped for origin in origins),
-        dropped_peaks=_dropped_peaks(found),
+        dropped_peaks=_dropped_peaks(parts),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -55,12 +55,12 @@ def _sources(origins: Sequence[Origin]) -> Mapping[str, str]:
     return {device: " and ".join(dict.fromkeys(each)) for device, each in texts.items()}
 
 
-def _dropped_peaks(found: Sequence[Recorded]) -> Mapping[str, EventLog]:
+def _dropped_peaks(parts: Sequence[Recorded]) -> Mapping[str, EventLog]:
     """Return the dropped peaks; those of one device in several recorders cannot be merged."""
-    devices = [device for log, _ in found for device in log.devices]
+    devices = [device for log, _ in parts for device in log.devices]
     return {
         device: log
-        for _, origin in found
+        for _, origin in parts
         for device, log in origin.dropped_peaks.items()
         if devices.count(device) < 2
     }
@@ -71,13 +71,13 @@ def merge_logs(
 ) -> EventLog:
     """Merge logs: first the blocks from before, then all events by time.
 
-    Events of the same time keep their order; what a row's numbers refer to is renumbered.
+    Events of the same time keep their order.
 
     Args:
-        logs: those that are joined.
-        delays: how much later than the earliest each began, in nanoseconds.
-        same_marks: each mark of the program was made in all of them, and is one moment: behind
-            what stood before it in any.
+        logs: the logs.
+        delays: nanoseconds from the earliest start to the start of each.
+        same_marks: each mark of the program was made in all of them and is one moment, after all
+            events that stand before it in any log.
     """
     whole, threads = EventLog(), 0
     rows = []
@@ -112,17 +112,17 @@ def merge_logs(
 
 
 def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
-    """Return marks of which each column has the last ones: it may have dropped the first.
+    """Merge marks that are in all columns; some columns may have dropped the first ones.
 
-    Marks that no program made are of one column alone.
+    Our own marks are in one column only.
     """
-    own = [mark for mark in chain.from_iterable(columns) if mark.name.startswith(OWN_MARK)]
+    own_marks = [mark for mark in chain.from_iterable(columns) if mark.name.startswith(OWN_MARK)]
     given = [[mark for mark in column if not mark.name.startswith(OWN_MARK)] for column in columns]
-    found = []
-    for place in range(max(map(len, given), default=0), 0, -1):
-        one, *others = (column[-place] for column in given if len(column) >= place)
-        found.append(replace(one, row=max([one.row, *(each.row for each in others)])))
-    return sorted([*found, *own], key=lambda mark: mark.row)
+    merged = []
+    for index in range(max(map(len, given), default=0), 0, -1):
+        one, *others = (column[-index] for column in given if len(column) >= index)
+        merged.append(replace(one, row=max([one.row, *(each.row for each in others)])))
+    return sorted([*merged, *own_marks], key=lambda mark: mark.row)
 
 
 def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, int]]:
@@ -135,7 +135,7 @@ def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, 
 def _renumbered(
     whole: EventLog, log: EventLog, delay: int, threads: int
 ) -> dict[str, Sequence[int]]:
-    """Add all that the rows of a log refer to, and return its renumbered columns."""
+    """Add a log's stacks, devices, segments and so on, and return its renumbered columns."""
     adopted = whole.adopted(log, threads=threads)
     devices = [whole.device_number(name) for name in log.devices]
     whole.segments += adopted.segments

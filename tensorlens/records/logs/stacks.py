@@ -27,13 +27,13 @@ class Frame:
     lineno: int
     function: str
     user: bool = True
-    """Whether it is the user's code: not torch's, an installed package's or Python's."""
+    """Whether it is the user's code, not that of torch, an installed package or Python."""
 
     @property
     def model(self) -> bool:
         """Whether it computes a layer of an installed package's model."""
         around, _, name = self.function.rpartition(".")
-        # what wraps a model's forward in a function of its own computes nothing of the model
+        # a wrapper around a model's forward is no code of the model
         if self.user or name not in LAYERS or around.endswith("<locals>"):
             return False
         path = self.filename.replace("\\", "/")
@@ -119,14 +119,14 @@ def source_lines(stacks: Stacks) -> dict[str, list[str]]:
     In files of libraries' models, lines without frames are blank.
     """
     files = dict.fromkeys(frame.filename for frame in stacks.frames if frame.user)
-    found = _model_lines(stacks)
+    text = _model_lines(stacks)
     for file in files:
         if file.startswith("<") and not file.startswith("<ipython"):
             continue
         lines = linecache.getlines(file)
         if lines and sum(map(len, lines)) < _MAX_CHARACTERS:
-            found[file] = lines
-    return found
+            text[file] = lines
+    return text
 
 
 def _model_lines(stacks: Stacks) -> dict[str, list[str]]:
@@ -134,9 +134,9 @@ def _model_lines(stacks: Stacks) -> dict[str, list[str]]:
     for frame in stacks.frames:
         if frame.model:
             numbers.setdefault(frame.filename, set()).add(frame.lineno)
-    found = {}
+    text = {}
     for file, wanted in numbers.items():
         lines = linecache.getlines(file)
         last = min(max(wanted), len(lines))
-        found[file] = [lines[each - 1] if each in wanted else "" for each in range(1, last + 1)]
-    return found
+        text[file] = [lines[each - 1] if each in wanted else "" for each in range(1, last + 1)]
+    return text

@@ -35,20 +35,20 @@ _Event = Mapping[str, Any]
 
 
 def has_memory(trace: _Event) -> bool:
-    """Tell whether a trace has allocations."""
+    """Return whether a trace has allocations."""
     events = trace["traceEvents"]
     return isinstance(events, list) and any(map(_is_memory, events))
 
 
 @reading("trace")
 def from_trace(trace: _Event) -> Recorded:
-    """Return the allocations in a trace, and where it is from.
+    """Return the log of a trace's allocations, and its origin.
 
     Raises:
-        FileFormatError: it is damaged.
+        FileFormatError: the trace is damaged.
     """
     events = [each for each in trace["traceEvents"] if _is_memory(each) or _is_range(each)]
-    # an operator begins before what it allocates at the same time
+    # of equal times, operators come before their allocations
     events.sort(key=lambda each: (each["ts"], -each.get("dur", 0)))
     memory = [each for each in events if _is_memory(each)]
     began = memory[0]["ts"]
@@ -82,7 +82,7 @@ def from_trace(trace: _Event) -> Recorded:
 
 
 def _add_starts(log: EventLog, memory: Iterable[_Event]) -> None:
-    """Add what was there before the trace: what is freed in it, and the rest of the total."""
+    """Add the memory from before the trace: blocks that it frees, and the rest of the total."""
     known: set[tuple[str, int]] = set()
     before: dict[str, int] = {}
     for event in memory:
@@ -100,15 +100,15 @@ def _add_starts(log: EventLog, memory: Iterable[_Event]) -> None:
 
 def _block(event: _Event) -> tuple[str, int, int]:
     """Return device, address and bytes of an event, negative for a free."""
-    found = event["args"]
-    type_number = found["Device Type"]
+    args = event["args"]
+    type_number = args["Device Type"]
     kind = _KINDS.get(type_number, f"device type {type_number}")
-    index = "" if kind in ("cpu", "mps") else f":{found['Device Id']}"
-    return f"{kind}{index}", found["Addr"], found["Bytes"]
+    index = "" if kind in ("cpu", "mps") else f":{args['Device Id']}"
+    return f"{kind}{index}", args["Addr"], args["Bytes"]
 
 
 class _Place(NamedTuple):
-    """Where a thread is, by all of its open ranges."""
+    """A thread's stack, operators and node, by its open ranges."""
 
     stack: int = -1
     op: str | None = None
@@ -117,7 +117,7 @@ class _Place(NamedTuple):
     is_step: bool = False
 
     def inside(self, event: _Event, stacks: Stacks) -> _Place:
-        """Return the place in a range that was opened here."""
+        """Return the place within a range that was opened here."""
         name = event["name"]
         if event["cat"] == "python_function":
             frame = _frame(name)
@@ -141,19 +141,19 @@ class _Place(NamedTuple):
 
 
 class _Thread:
-    """The open ranges of a thread; the place in each is worked out once, where it is needed."""
+    """The open ranges of a thread; the place in each is computed once, when it is needed."""
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
         self._ranges: list[tuple[float, _Event]] = []
         self._places: list[_Place] = []
-        """Of the outer ranges, as many as are known."""
+        """Places in the outermost ranges, as far as computed."""
 
     def open(self, event: _Event) -> None:
         self._ranges.append((event["ts"] + event["dur"], event))
 
     def close(self, time: float) -> None:
-        """Leave the ranges that ended before a time."""
+        """Close the ranges that ended before a time."""
         while self._ranges and self._ranges[-1][0] < time:
             self._ranges.pop()
         del self._places[len(self._ranges) :]
@@ -166,11 +166,11 @@ class _Thread:
 
 
 def _frame(name: str) -> Frame | None:
-    """Return the Python frame that a range is of."""
+    """Return the Python frame of a range, by the range's name."""
     match = _LINE.fullmatch(name)
     if match is None:
         return None
-    # paths lack what sys.path has, so that an installed package looks like one's own
+    # paths are relative to sys.path, so an installed package looks like the user's
     frame = frame_of(match[1], int(match[2]), match[3])
     first = re.split(r"[/\\.]", match[1], maxsplit=1)[0]
     return replace(frame, user=frame.user and first not in _NOT_USER)

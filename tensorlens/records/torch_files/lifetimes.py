@@ -1,7 +1,7 @@
-"""From a device's trace and its segments at the end: which blocks were there, and when.
+"""Lifetimes of a device's blocks, from its trace and its segments at the end.
 
-A trace begins in the middle of a program, so blocks are freed in it that it never saw handed out,
-and blocks are there at its end that it does not know.
+A trace begins in the middle of a program: it has frees of blocks without their allocations, and
+some blocks that exist at its end are not in it.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from tensorlens.records.torch_files.trace import FREED, TraceEvent
 
 @dataclass(slots=True)
 class Lifetimes:
-    """The rows of one device: those that were there at the start, then those of its trace."""
+    """The rows of one device: first the blocks from before the trace, then its events."""
 
     rows: list[TraceEvent] = field(default_factory=list)
     starts: int = 0
-    """How many of the rows were there at the start."""
+    """Number of rows for blocks from before the trace."""
     resident: int = 0
-    """Blocks that are there at the end."""
+    """Number of blocks that exist at the end."""
     unsure: int = 0
-    """Blocks from before the trace of which nothing tells what they were given."""
+    """Number of blocks from before the trace whose full size is unknown."""
     late: int = 0
-    """Blocks that were handed out after the trace ended."""
+    """Number of blocks that were allocated after the trace ended."""
     missed: int = 0
-    """Frees and allocations that the trace lacks."""
+    """Number of frees and allocations that the trace lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """Blocks whose first or last event the trace does not have."""
+    """Blocks whose allocation or free is not in the trace."""
 
     freed: Sequence[TraceEvent]
-    """Frees of blocks that were there before it."""
+    """Frees of blocks from before the trace."""
     waiting: Sequence[TraceEvent]
-    """Blocks given back before it that another stream still used."""
+    """Blocks freed before the trace that another stream still used."""
     resident: Sequence[SegmentBlock]
-    """Blocks that were there before it and still are."""
+    """Blocks from before the trace that exist at its end."""
     late: Sequence[SegmentBlock]
-    """Blocks that were handed out after it."""
+    """Blocks that were allocated after the trace."""
     listed: Sequence[SegmentBlock]
-    """Blocks that are there at its end, by the segments."""
+    """All blocks at the end, by the segments."""
 
 
 def lifetimes(trace: Sequence[TraceEvent], segments: Sequence[Segment], rules: Rules) -> Lifetimes:
-    """Return when each block of a device was there.
+    """Return the lifetimes of a device's blocks.
 
-    A block counts with the bytes that it was given, the remainder that was not split off included,
-    as ``torch.cuda.memory_allocated()`` does.
+    The size of a block includes a remainder that was not split off, as in
+    ``torch.cuda.memory_allocated()``.
 
     Args:
-        trace: what happened.
-        segments: what the allocator held at the end.
-        rules: how the allocator of the segments splits its blocks.
+        trace: the device's events.
+        segments: the allocator's segments at the end.
+        rules: the allocator's rules for splitting blocks.
     """
     if not any(step.kind == FREE for step in trace):
-        # made by other writers: no event of a free that another stream still waits for
+        # other writers have no event for a free while another stream uses the block
         trace = [
             each
             for step in trace
@@ -134,7 +134,7 @@ class _Replay:
         self._live: dict[int, int] = {}
         """Address to the row of its allocation."""
         self._given: dict[int, int] = {}
-        """Row of an allocation to the bytes it was given."""
+        """Row of an allocation to the bytes of its block."""
         self._freed: dict[int, int] = {}
         """Row of a free to that of its allocation."""
 
@@ -156,7 +156,7 @@ class _Replay:
             row = TraceEvent(ALLOC, block.address, block.size, time, block.stack, None)
             self._hand_out(row, block.size)
         made.resident = len(self._live)
-        # the segments tell the size of what is still there
+        # segments have the exact sizes of blocks that still exist
         self._given |= {self._live[each.address]: each.size for each in self._before.listed}
         for number, given in self._given.items():
             made.rows[number] = made.rows[number]._replace(size=given)

@@ -1,4 +1,4 @@
-"""Sizes of blocks in torch's caching allocator: rounding, splitting, and what each was given.
+"""Sizes of blocks in torch's caching allocator: rounding, splitting, and remainders.
 
 From ``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``should_split``) and
 ``c10/core/AllocatorConfig.h`` of torch 2.13.
@@ -15,16 +15,16 @@ from tensorlens.records.logs.events import Segment
 from tensorlens.units import rounded_up
 
 MIN_BLOCK = 512
-"""Every block is a multiple of so many bytes (``kMinBlockSize``)."""
+"""Sizes of blocks are multiples of this (``kMinBlockSize``)."""
 SMALL = 1 << 20
-"""The largest request that the small pool serves (``kSmallSize``)."""
+"""Largest request that the small pool serves (``kSmallSize``)."""
 SMALL_SEGMENT = 2 << 20
 """Bytes of a segment of the small pool (``kSmallBuffer``)."""
 LARGE_SEGMENT = 20 << 20
-"""Bytes of a segment for requests above 1 MiB and below 10 MiB (``kLargeBuffer``); a block that is
-not split serves requests that are less than this smaller."""
+"""Bytes of a segment for requests above 1 MiB and below 10 MiB (``kLargeBuffer``); a block too
+large to split serves requests that are smaller by less than this."""
 _MIN_LARGE_REQUEST = 10 << 20
-"""Requests of at least this many bytes get a segment of their own size (``kMinLargeAlloc``)."""
+"""Least request with a segment of its own size (``kMinLargeAlloc``)."""
 
 _POWERS = 16
 
@@ -35,16 +35,16 @@ class Rules:
 
     expandable_segments: bool = False
     max_split_size: int | None = None
-    """Blocks of at least so many bytes are never split, nor given to smaller requests."""
+    """Least size of blocks that are never split, nor used for smaller requests."""
     roundup_power2_divisions: Sequence[int] = ()
-    """Parts between powers of two that requests are rounded up to: sixteen numbers, for requests
-    below 2 MiB, below 4 MiB and so on, the last for all from 32 GiB on; empty for none."""
+    """Numbers of parts between powers of two to which requests are rounded up, for requests below
+    2 MiB, below 4 MiB and so on; the last of the sixteen is for 32 GiB and more. Empty for none."""
 
     @classmethod
     def of(cls, settings: Any) -> Rules:
-        """Return the rules that a snapshot's ``allocator_settings`` tell; the usual ones if none.
+        """Return the rules in a snapshot's ``allocator_settings``; without them the usual ones.
 
-        What is there in another form than torch writes is passed over.
+        Settings of another form than torch's are ignored.
         """
         if not isinstance(settings, Mapping):
             return cls()
@@ -60,7 +60,7 @@ class Rules:
         )
 
     def rounded(self, size: int) -> int:
-        """Return the bytes of the smallest block that serves a request."""
+        """Return the bytes of the smallest block for a request."""
         if size < MIN_BLOCK:
             return MIN_BLOCK
         if self.roundup_power2_divisions:
@@ -71,7 +71,7 @@ class Rules:
         return rounded_up(size, MIN_BLOCK)
 
     def splits(self, size: int, remainder: int, *, small: bool) -> bool:
-        """Tell whether the remainder of a free block is kept for other requests."""
+        """Return whether the remainder of a free block is split off for other requests."""
         if small or self.expandable_segments:
             return remainder >= MIN_BLOCK
         return (self.max_split_size is None or size < self.max_split_size) and remainder > SMALL
@@ -95,12 +95,12 @@ def _divided(size: int, divisions: int) -> int:
 
 
 class LargePool:
-    """The fixed segments of a device's large pool and the blocks in them, as of one moment.
+    """The fixed segments of a device's large pool and the blocks in them, at one moment.
 
-    There the allocator splits a block off the free memory at its address unless the remainder is
-    too small to be of use; then the block is given all of it, which a trace does not tell. It tells
-    every address, though, and so how far the free memory reached. In all other memory a block is
-    as long as its request was rounded to.
+    In this pool, the allocator splits a block off the free memory at its address, unless the
+    remainder is too small to be of use: then the block gets all of it. A trace does not have these
+    sizes, but it has all addresses, and so the size of the free memory at an address. Elsewhere a
+    block has the rounded size of its request.
     """
 
     def __init__(self, segments: Iterable[Segment], rules: Rules) -> None:
@@ -113,7 +113,7 @@ class LargePool:
                 self._add(segment.address, segment.size)
 
     def add(self, address: int, size: int) -> None:
-        """Take a segment from the driver."""
+        """Add a segment taken from the driver."""
         if size > SMALL_SEGMENT:
             self._add(address, size)
 
@@ -124,25 +124,25 @@ class LargePool:
             self._ends[address] = address + size
 
     def remove(self, address: int) -> None:
-        """Give a segment back to the driver."""
+        """Remove a segment returned to the driver."""
         if self._ends.pop(address, None) is not None:
             del self._starts[bisect_left(self._starts, address)]
 
     def start(self, known: Iterable[int]) -> None:
-        """Take in the blocks from before the trace, by their addresses."""
+        """Set the addresses of the blocks from before the trace."""
         self._blocks = sorted(each for each in {*known} if self._room(each) is not None)
 
     def given_before(self, address: int, size: int) -> int | None:
-        """Return what a block from before the trace was given; None where nothing tells.
+        """Return the full size of a block from before the trace; None if it cannot be known.
 
-        Every block of this pool, free or not, is longer than 1 MiB: a shorter gap behind one that
-        is in use is a part of it. Of a longer gap nothing tells whether a part of it is.
+        Every block of this pool, free or not, is larger than 1 MiB, so a smaller gap after a block
+        in use is a part of it. Whether a larger gap is, is unknown.
         """
         room = self._room(address) or size
         return None if room - size > SMALL else max(room, size)
 
     def place(self, address: int, size: int) -> int:
-        """Hand out a block of so many rounded bytes, and return what it is given."""
+        """Add a block for a rounded request, and return its full size."""
         room = self._room(address)
         if room is None:
             return size
@@ -152,13 +152,13 @@ class LargePool:
         return size if split else room
 
     def free(self, address: int) -> None:
-        """Take a block back."""
-        place = bisect_left(self._blocks, address)
-        if self._blocks[place : place + 1] == [address]:
-            del self._blocks[place]
+        """Remove a block."""
+        index = bisect_left(self._blocks, address)
+        if self._blocks[index : index + 1] == [address]:
+            del self._blocks[index]
 
     def _room(self, address: int) -> int | None:
-        """Return how far memory reaches from an address to the next block; None elsewhere."""
+        """Return the bytes from an address to the next block; None outside of the segments."""
         segment = bisect_right(self._starts, address) - 1
         end = self._ends[self._starts[segment]] if segment >= 0 else address
         if end <= address:

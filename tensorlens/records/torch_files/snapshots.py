@@ -32,15 +32,14 @@ def unpickle(content: bytes) -> Any:
     """Return the plain data in a pickle: dicts, lists, texts, numbers, None, tuples.
 
     Raises:
-        FileFormatError: it holds anything else, above all what would run code, or is damaged;
-            nothing was run.
+        FileFormatError: it is damaged, or has anything else, such as calls; none was run.
     """
     if content.startswith(_ZIP):
         raise FileFormatError(
             "a zip archive, such as torch.save() and Keras write, not a memory snapshot: those are"
             " written by torch.cuda.memory._dump_snapshot()"
         )
-    # what is in there needs no name
+    # cached objects of extension codes would be returned without find_class()
     copyreg.clear_extension_cache()
     try:
         return _Refusing(io.BytesIO(content)).load()
@@ -69,11 +68,11 @@ _SOURCE = "torch memory snapshot"
 
 
 def read(content: bytes) -> Recorded:
-    """Return the log in a pickled memory snapshot, and where it is from; no code in it is run.
+    """Return the log in a pickled memory snapshot, and its origin; no code in it is run.
 
-    A block counts from its allocation to when it is given back (``free_requested``), with the bytes
-    it was given: what was asked for, rounded up, and a remainder that was not split off. A trace
-    has the first alone; the rest comes from replaying it in the segments.
+    A block counts from its allocation to its ``free_requested``, with its full size: the request
+    rounded up, and a remainder that was not split off. A trace only has the requests; the rest
+    comes from replaying it in the segments.
 
     Raises:
         FileFormatError: it is no such pickle, is damaged, or tries to run code.
@@ -83,14 +82,14 @@ def read(content: bytes) -> Recorded:
 
 
 def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
-    """Return the log in what ``torch.cuda.memory._snapshot()`` gave.
+    """Return the log and the origin of a result of ``torch.cuda.memory._snapshot()``.
 
     Args:
-        data: the dict.
-        source: what recorded, for the header.
+        data: the result.
+        source: name of the recorder, for the header.
 
     Raises:
-        FileFormatError: it is something else, or damaged.
+        FileFormatError: the data is no such result, or damaged.
     """
     if not isinstance(data, dict) or not ("segments" in data or "device_traces" in data):
         raise FileFormatError("not a memory snapshot: it has neither segments nor device_traces")
@@ -138,7 +137,7 @@ def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
 
 
 def _started(made: Mapping[str, Lifetimes]) -> int:
-    """Return when the recording began, in microseconds since 1970; -1 if no event has a time."""
+    """Return the recording's start in microseconds since 1970; -1 if no event has a time."""
     first = (row for each in made.values() for row in each.rows[each.starts : each.starts + 1])
     return min((row.time for row in first if row.time >= 0), default=-1)
 
@@ -154,13 +153,13 @@ def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
 
 
 def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, TraceEvent]]:
-    for place, row in enumerate(made.rows[made.starts :]):
-        time = place if started < 0 else max(row.time - started, 0)
+    for index, row in enumerate(made.rows[made.starts :]):
+        time = index if started < 0 else max(row.time - started, 0)
         yield time * _NS, device, row
 
 
 def _annotations(raw: Any, log: EventLog, started: int) -> list[Mark]:
-    """Return the beginnings of ``record_function`` ranges that torch noted, as marks."""
+    """Return the starts of ``record_function`` ranges in the snapshot as marks."""
     if not raw or started < 0:
         return []
     first = next((row for row, kind in enumerate(log.kind) if kind != START), len(log))

@@ -31,20 +31,20 @@ _INSTALLED = re.compile(
     re.IGNORECASE,
 )
 _OPERATOR = re.compile(r"\bat::_ops::(\w{1,200})::(?:call|redispatch)\b")
-# the overload is a part of the name there: add_Tensor, sum_dim_IntList, empty_memory_format
+# the name includes the overload: add_Tensor, sum_dim_IntList, empty_memory_format
 _OVERLOAD = re.compile(r"(?:_(?:dim|dtype|memory_format|start))?(?:_[A-Z]\w*)?$")
 _NODE = re.compile(r"\btorch::autograd::(?:generated::)?(?:\w+::)?(\w+)::apply\(")
 _ENGINE = "torch::autograd::Engine::evaluate_function("
 
 
 MODULE_METADATA = "tensorlens module="
-"""Start of the metadata of events that CudaRecorder has torch write; a module's path follows."""
+"""Start of the metadata that CudaRecorder attaches to events; a module's path follows."""
 
 
 class StackReader:
-    """Puts the stacks of a snapshot into a log's; each list of frames is looked at once.
+    """Adds the stacks of a snapshot to a log's; each list of frames is read once.
 
-    The snapshot must outlive the reader, which knows its parts by their identity.
+    The snapshot must outlive the reader, which identifies its parts by ``id()``.
     """
 
     def __init__(self, stacks: Stacks) -> None:
@@ -56,7 +56,7 @@ class StackReader:
         self._of_module: dict[tuple[str, Context | None], Context] = {}
 
     def stack(self, frames: Any) -> tuple[int, Context | None]:
-        """Return the node of a list of frames, innermost first, and what its C++ frames tell."""
+        """Return the node of a list of frames, innermost first, and the context from C++ frames."""
         if not frames:
             return -1, None
         known = self._known.get(id(frames))
@@ -65,7 +65,7 @@ class StackReader:
         return known
 
     def context(self, metadata: Any, native: Context | None) -> Context | None:
-        """Return what the C++ frames of an event tell, and the module that its metadata name."""
+        """Return the context from an event's C++ frames, with the module from its metadata."""
         if not isinstance(metadata, str) or not metadata.startswith(MODULE_METADATA):
             return native
         known = self._of_module.get((metadata, native))
@@ -91,24 +91,24 @@ class StackReader:
         if known is None:
             lineno = raw["line"]
             if not 0 <= lineno < 2**31:
-                # torch writes such lines for some generated code: the frame has none
+                # torch writes such numbers for some generated code
                 lineno = 0
             known = self._frames[id(raw)] = frame_of(raw["filename"], lineno, raw["name"])
         return self._stacks.push(stack, known)
 
 
 def frame_of(filename: str, lineno: int, function: str) -> Frame:
-    """Return a frame, a user's own as its path tells: the machine is not here."""
+    """Return a frame; its path decides whether it is the user's, as the machine is another."""
     frame = Frame(filename, lineno, function)
     own = not filename.startswith("<frozen") and not _INSTALLED.search(filename)
     return replace(frame, user=frame.is_python and own)
 
 
 def _native_context(stack: Sequence[Frame]) -> Context | None:
-    """Return what the C++ frames of a stack tell."""
+    """Return the context that the C++ frames of a stack show."""
     native = [frame.function for frame in reversed(stack) if not frame.is_python]
-    found = [match[1] for name in native if (match := _OPERATOR.search(name))]
-    operators = [_OVERLOAD.sub("", name, count=1) or name for name in found]
+    overloads = [match[1] for name in native if (match := _OPERATOR.search(name))]
+    operators = [_OVERLOAD.sub("", name, count=1) or name for name in overloads]
     nodes = [match[1] for name in native if (match := _NODE.search(name))]
     backward = any(name.startswith(_ENGINE) for name in native)
     if not operators and not backward:
@@ -124,8 +124,8 @@ def _native_context(stack: Sequence[Frame]) -> Context | None:
 
 
 FREED = 6
-"""Beside the kinds of events: a block is free for other requests. Its bytes count no longer from
-:data:`~tensorlens.records.logs.events.FREE` on, which comes first while another stream uses it."""
+"""A further kind of event: a block may be reused. It no longer counts from the earlier
+:data:`~tensorlens.records.logs.events.FREE` on, after which another stream may still use it."""
 
 _KINDS = {
     "alloc": ALLOC,
@@ -149,9 +149,9 @@ class TraceEvent(NamedTuple):
     """A kind of :mod:`tensorlens.records.logs.events`, or :data:`FREED`."""
     address: int
     size: int
-    """Bytes as the allocator rounds them; those of a segment as they are."""
+    """Bytes; for blocks as the allocator rounds them."""
     time: int
-    """Microseconds since 1970; -1 where the trace has no times."""
+    """Microseconds since 1970; -1 if the trace has no times."""
     stack: int
     context: Context | None
     mapped: bool = False
@@ -160,22 +160,22 @@ class TraceEvent(NamedTuple):
 
 def steps(trace: Any, rules: Rules, reader: StackReader) -> list[TraceEvent]:
     """Return the events of one device's trace."""
-    found: list[TraceEvent] = []
+    events: list[TraceEvent] = []
     time = -1
     for event in trace:
         action = event["action"]
         kind = _KINDS.get(action)
         if kind is None:
-            # "snapshot", "workspace_snapshot", and what torch may come to write
+            # "snapshot", "workspace_snapshot", and future actions of torch
             continue
         size = rules.rounded(event["size"]) if kind in (ALLOC, FREE, FREED) else event["size"]
         address = event.get("device_free", 0) if kind == OOM else event["addr"]
-        # the clock may be set back, the trace is in order all the same
+        # the trace is in order, even if the clock was set back
         time = max(event["time_us"], time) if "time_us" in event else time
         stack, native = reader.stack(event.get("frames"))
         context = reader.context(event.get("user_metadata"), native)
-        found.append(TraceEvent(kind, address, size, time, stack, context, action in _MAPPED))
-    return found
+        events.append(TraceEvent(kind, address, size, time, stack, context, action in _MAPPED))
+    return events
 
 
 def segments(listed: Any, reader: StackReader) -> list[Segment]:
@@ -185,11 +185,11 @@ def segments(listed: Any, reader: StackReader) -> list[Segment]:
 
 def _segment(raw: Any, reader: StackReader) -> Segment:
     address, size = raw["address"], raw["total_size"]
-    made: list[SegmentBlock] = []
-    place = address
+    blocks: list[SegmentBlock] = []
+    end = address
     for block in raw["blocks"]:
-        made.append(_block(block, place, reader))
-        place = made[-1].address + made[-1].size
+        blocks.append(_block(block, end, reader))
+        end = blocks[-1].address + blocks[-1].size
     pool = raw.get("segment_pool_id") or ()
     kind = raw.get("segment_type", "large")
     return Segment(
@@ -200,16 +200,16 @@ def _segment(raw: Any, reader: StackReader) -> Segment:
         kind=kind if kind in ("large", "small") else "large",
         expandable=raw.get("is_expandable") is True,
         pool=str(tuple(pool)) if any(pool) else None,
-        blocks=tuple(made),
+        blocks=tuple(blocks),
         stack=reader.stack(raw.get("frames"))[0],
     )
 
 
-def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
+def _block(raw: Any, address: int, reader: StackReader) -> SegmentBlock:
     size, state = raw["size"], raw["state"]
     requested = raw.get("requested_size", size)
     return SegmentBlock(
-        address=raw.get("address", place),
+        address=raw.get("address", address),
         size=size,
         requested=requested if state.startswith("active") else 0,
         state=state if state in ("active_allocated", "inactive") else "active_pending_free",
@@ -218,16 +218,16 @@ def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
 
 
 def device_name(index: int) -> str:
-    """Return the device with a number in a snapshot."""
+    """Return the name of a device by its number in a snapshot."""
     return f"cuda:{index}"
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Say that a file of torch is damaged where what is read of it is of another form.
+    """Turn errors of reading data of another form into that of a damaged file.
 
     Raises:
-        FileFormatError: it is.
+        FileFormatError: the file is damaged.
     """
     try:
         yield
