@@ -11,12 +11,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.cli.instrument import Instrument
-from tensorlens.cli.invocation import Invocation
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import Output, complain, say
-from tensorlens.cli.program import Program, plain_code
-from tensorlens.cli.targets import Target, resolve
+from tensorlens.cli.programs.instrument import Instrument
+from tensorlens.cli.programs.invocation import Invocation
+from tensorlens.cli.programs.program import Program, plain_code
+from tensorlens.cli.programs.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler

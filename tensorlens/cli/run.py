@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens import config
-from tensorlens.cli.instrument import Instrument
-from tensorlens.cli.invocation import Invocation
-from tensorlens.cli.library_model import library_model_module
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import Output, complain, say
-from tensorlens.cli.program import plain_code
-from tensorlens.cli.targets import Target, resolve
+from tensorlens.cli.programs.instrument import Instrument
+from tensorlens.cli.programs.invocation import Invocation
+from tensorlens.cli.programs.program import plain_code
+from tensorlens.cli.programs.targets import Target, library_model_module, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_any_imported
 from tensorlens.guards import reason

@@ -6,7 +6,7 @@ import json
 import pytest
 from commands import python, warm_tensorlens
 
-from tensorlens.cli import instrument
+from tensorlens.cli import programs
 
 LOOP = '''\
 """A training loop."""
@@ -105,7 +105,7 @@ def test_modules_that_are_imported_have_no_table_of_their_own(folder):
     ],
 )
 def test_module_level_work_is_recognized(source):
-    assert instrument.does_work(ast.parse(source))
+    assert programs.instrument.does_work(ast.parse(source))
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_module_level_work_is_recognized(source):
     ],
 )
 def test_definitions_and_calls_are_no_module_level_work(source):
-    assert not instrument.does_work(ast.parse(source))
+    assert not programs.instrument.does_work(ast.parse(source))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorlens.cli.output import DocumentStream, Output, say
-from tensorlens.cli.program import Program, program_of
+from tensorlens.cli.programs.program import Program, program_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-from tensorlens.cli.program import plain_code
-from tensorlens.cli.targets import DEFINITIONS, Target
+from tensorlens.cli.programs.program import plain_code
+from tensorlens.cli.programs.targets import DEFINITIONS, Target
 from tensorlens.frameworks.registry import module_spec
 from tensorlens.lines.profile import DecoratorProfiler
 
