@@ -22,7 +22,9 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import layer_path
 from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.census.findings import census
 from tensorlens.frameworks.tensorflow.cpu import watch
+from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
 from tensorlens.frameworks.tensorflow.graphs.recorded_nodes import GraphOrigins
 from tensorlens.heap import instances
 from tensorlens.records.logs.events import GRAPH_CALL, EventLog
@@ -63,8 +65,6 @@ def start(options: RecordOptions) -> Mapping[str, Recorder]:
     Raises:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
-
     native = _recorder(cpu.recordable())
     gradients, origins = EagerGradients(native.thread_now), GraphOrigins()
 
@@ -96,8 +96,6 @@ def _note(reference: weakref.ref[HostRecorder]) -> None:
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-    from tensorlens.frameworks.tensorflow.census.findings import census
-
     # modules that are gone at the end have no paths
     path = module_paths(roots) if moment == "end" else lambda address, kind: None
     return census(roots).tensors, path

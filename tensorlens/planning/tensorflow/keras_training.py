@@ -136,7 +136,7 @@ def _flat(inputs: Any) -> list[Any]:
     return list(keras.tree.flatten(inputs))
 
 
-def traced(
+def trace_training(
     error: BaseException, device: str, card: Card | None, options: Mapping[str, Any]
 ) -> Trace | None:
     """Return the trace of a training that ended a program; None if ``error`` is something else.

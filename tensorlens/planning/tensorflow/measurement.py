@@ -12,13 +12,14 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.counters import device_counter, is_initialized, used_devices
+from tensorlens.frameworks.tensorflow.cpu import cpu_counter
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.hooks import when_stepped
 from tensorlens.guards import one_line
 from tensorlens.planning.tensorflow.keras_training import (
     Training,
     step_of,
-    traced,
+    trace_training,
     training_patches,
 )
 from tensorlens.planning.tensorflow.options import (
@@ -57,8 +58,6 @@ class TensorflowMeter(Meter):
     """Meter of TensorFlow's devices; on the CPU it has the peak of each step too."""
 
     def __init__(self, device: str | None) -> None:
-        from tensorlens.frameworks.tensorflow.cpu import cpu_counter
-
         super().__init__(cpu_counter(), device)
         self._highest: dict[str, int] = {}
         """Highest peak of each accelerator so far."""
@@ -146,7 +145,7 @@ _OWN_LOOP = (
 )
 
 
-def trace(job: Job) -> Trace:
+def estimate_trace(job: Job) -> Trace:
     """Return the requests of one train step to allocators.
 
     The program builds its model and data for real under its options; its step runs until it trains
@@ -169,7 +168,7 @@ def trace(job: Job) -> Trace:
     else:
         raise CannotApply(_OWN_LOOP)
     try:
-        found = traced(wanted, "cpu" if job.device == "cpu" else "cuda", job.card, {})
+        found = trace_training(wanted, "cpu" if job.device == "cpu" else "cuda", job.card, {})
     except Exception as error:
         raise CannotApply(f"the train step cannot be traced: {one_line(error, 300)}") from error
     assert found is not None

@@ -186,7 +186,7 @@ class RecomputeBlocks(Option):
         block.call = again
 
 
-_OF_XLA = ("XLA", "tf2xla", "jit_compile", "compile-time constant", "xla")
+_OF_XLA = ("XLA", "xla", "jit_compile", "compile-time constant")
 
 
 class JitCompile(Option):

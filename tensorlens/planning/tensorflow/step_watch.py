@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import layers_of
 from tensorlens.frameworks.tensorflow.recorder import module_paths
+from tensorlens.frameworks.tensorflow.sizes import nbytes
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import intercepted
@@ -124,4 +124,4 @@ def _rate(variable: Any) -> float | None:
 
 
 def _nbytes(variable: Any) -> int:
-    return math.prod(map(int, variable.shape)) * int(tf.as_dtype(variable.dtype).size)
+    return nbytes(variable.shape, tf.as_dtype(variable.dtype).name)

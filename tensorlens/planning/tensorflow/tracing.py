@@ -15,6 +15,7 @@ from tensorflow.python.framework import ops
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.hooks import follow_gradient_functions
+from tensorlens.frameworks.tensorflow.sizes import nbytes
 from tensorlens.guards import one_line
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.clone_model import (
@@ -25,6 +26,7 @@ from tensorlens.planning.tensorflow.clone_model import (
     rebuilt_model,
 )
 from tensorlens.planning.tensorflow.keras_training import inputs_of, targets_of
+from tensorlens.records.logs.events import Label
 
 _GRADIENT = "_gradient_op_type"
 _LOGITS = "_keras_logits"
@@ -64,6 +66,16 @@ class StepInput:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return nbytes(self.shape, self.dtype)
+
+    @property
+    def label(self) -> Label:
+        """Label of its memory."""
+        return Label(self.name, self.role, self.dtype, self.shape)
+
 
 @dataclass(slots=True)
 class TracedStep:
@@ -88,7 +100,7 @@ class TracedStep:
         return self.function.graph
 
 
-def trace(model: Any, asked: TraceRequest) -> TracedStep:
+def trace_graph(model: Any, asked: TraceRequest) -> TracedStep:
     """Return the graph of one train step.
 
     Raises:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.graphs.functions import Functions
-from tensorlens.frameworks.tensorflow.sizes import item_size, nbytes
+from tensorlens.frameworks.tensorflow.sizes import item_size
 from tensorlens.interpreter import paused_collector
 from tensorlens.planning.tensorflow.graphs.graph import (
     BRANCHES,
@@ -31,7 +31,7 @@ from tensorlens.planning.tensorflow.graphs.scratch import (
 )
 from tensorlens.planning.tensorflow.graphs.trace_writer import TraceWriter
 from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tells_types
-from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
+from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace_graph
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.logs.events import Label
 from tensorlens.records.logs.stacks import source_lines
@@ -56,17 +56,17 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
     Raises:
         UsageError: the shapes of the model's inputs are unknown.
     """
-    traced = trace(model, asked)
+    traced = trace_graph(model, asked)
     on_host = asked.device == "cpu"
     graph = as_traced(traced) if asked.eager else optimized(traced)
-    batch = sum(_bytes_of(each) for each in traced.feeds)
+    batch = sum(each.nbytes for each in traced.feeds)
     function = traced.function.name.decode()
     xla = _compiled_by(model, asked, function)
     found = Trace(
         framework="tensorflow",
         batch=asked.batch,
         unsimulated="XLA's buffers are not simulated" if xla else None,
-        formulas=_popular(traced.layers, asked.batch),
+        formulas=_rule_of_thumb(traced.layers, asked.batch),
         cautions=_cautions(graph.nodes, asked, traced.layers, batch, xla),
         versions={
             "tensorflow": str(tf.__version__),
@@ -74,13 +74,13 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
             "python": platform.python_version(),
         },
     )
-    variables = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
+    variables = {each.placeholder: each.label for each in traced.variables if each.placeholder}
     writer = TraceWriter(found, "cpu" if on_host else "cuda:0", function, variables)
     _label_gradients(traced, graph.nodes, writer)
-    execute(traced, graph, asked, writer, _teller_of_unknown(found))
+    execute(traced, graph, asked, writer, _warn_once_per_operation(found))
     writer.mark("end")
     if on_host:
-        found.spread = _band(asked, writer.peak, batch)
+        found.spread = _peak_bounds(asked, writer.peak, batch)
     found.log.sources = source_lines(found.log.stacks)
     return found
 
@@ -106,8 +106,8 @@ def execute(
         add_positions(graph.nodes)
     variables: dict[str, Value] = {}
     for number, each in enumerate(traced.variables):
-        variables[each.placeholder or f"unread {number}"] = _there(each, writer)
-    feeds = {each.placeholder: _there(each, writer) for each in traced.feeds}
+        variables[each.placeholder or f"unread {number}"] = _held_before(each, writer)
+    feeds = {each.placeholder: _held_before(each, writer) for each in traced.feeds}
     writer.mark("step 1")
     scratch = host_scratch if on_host else scratch_of(asked.card)
     overlap = _OVERLAP if on_host and not asked.eager else 0
@@ -127,7 +127,7 @@ def execute(
         drop(value, runner.free)
 
 
-def _band(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
+def _peak_bounds(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
     """Return the bounds of a step's peak on the CPU, in bytes."""
     low, high = peak, peak
     if not asked.eager:
@@ -135,16 +135,12 @@ def _band(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
     return low, high + BATCHES_AHEAD * batch
 
 
-def _bytes_of(each: StepInput) -> int:
-    return nbytes(each.shape, each.dtype)
+def _held_before(each: StepInput, writer: TraceWriter) -> Value:
+    row = writer.hold(each.nbytes, each.label)
+    return keep(Value(Buffer(each.nbytes, row), each.shape))
 
 
-def _there(each: StepInput, writer: TraceWriter) -> Value:
-    nbytes = _bytes_of(each)
-    return keep(Value(Buffer(nbytes, writer.hold(nbytes, _label(each))), each.shape))
-
-
-def _teller_of_unknown(trace: Trace) -> Callable[[GraphNode], None]:
+def _warn_once_per_operation(trace: Trace) -> Callable[[GraphNode], None]:
     """Return a function that adds one caution for each kind of operation without shapes."""
     told: set[str] = set()
 
@@ -161,10 +157,6 @@ def _teller_of_unknown(trace: Trace) -> Callable[[GraphNode], None]:
         trace.cautions.append(Caution(text))
 
     return unknown
-
-
-def _label(each: StepInput) -> Label:
-    return Label(each.name, each.role, each.dtype, each.shape)
 
 
 def _label_gradients(traced: TracedStep, nodes: Sequence[GraphNode], writer: TraceWriter) -> None:
@@ -290,19 +282,19 @@ _WHY = (
 )
 
 
-def _popular(model: Any, batch: int) -> tuple[Formula, ...]:
+def _rule_of_thumb(model: Any, batch: int) -> tuple[Formula, ...]:
     """Return the rule of thumb's figure; nothing if a layer's output has no shape."""
     try:
-        return (Formula(_NAME, _summed(model, batch), _WHY),)
+        return (Formula(_NAME, _layer_sum(model, batch), _WHY),)
     except Exception:  # a model of one's own class has layers of any kind
         return ()
 
 
-def _summed(model: Any, batch: int) -> int:
+def _layer_sum(model: Any, batch: int) -> int:
     total = 0
     for layer in model.layers:
         if isinstance(layer, keras.Model):
-            total += _summed(layer, batch)
+            total += _layer_sum(layer, batch)
         size = item_size(layer.compute_dtype)
         output = layer.output
         first = output[0] if isinstance(output, (list, tuple)) else output

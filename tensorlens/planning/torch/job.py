@@ -12,7 +12,7 @@ from tensorlens.frameworks.torch.release import check_release
 from tensorlens.heap.objects import without_tuples
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.planning.card import H100, Card
-from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
+from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, trace_training
 from tensorlens.planning.torch.device.stand_in import prepare
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Job, Program
@@ -28,7 +28,7 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
     try:
         trace = run(job, tell)
     except BaseException as error:
-        of_keras = traced(error, job.device or "cuda", card, job.of_keras)
+        of_keras = trace_training(error, job.device or "cuda", card, job.of_keras)
         if of_keras is None:
             raise
         return of_keras

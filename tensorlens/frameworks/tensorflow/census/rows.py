@@ -105,11 +105,9 @@ class CensusRows:
 
     def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
         self.row_numbers[id(tensor)] = len(self.rows)
-        if fact.kind == FactKind.VARIABLE:
-            self.rows.append(CensusRow(fact, torch_device_name(tensor.device), owner))
-        else:
-            device = torch_device_name(tensor.backing_device)
-            self.rows.append(CensusRow(fact, device, owner or id(tensor)))
+        is_value = fact.kind == FactKind.VARIABLE
+        device = torch_device_name(tensor.device if is_value else tensor.backing_device)
+        self.rows.append(CensusRow(fact, device, owner if is_value else owner or id(tensor)))
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.row_numbers.get(id(inner))
@@ -187,9 +185,6 @@ def find_objects() -> Heap:
 
 def contents(heap: Heap) -> list[Any]:
     """Return the ``__dict__`` of all objects whose attributes are read."""
-    read = (
-        *(heap.variables, heap.keras_variables, heap.layers, heap.optimizers),
-        heap.datasets,
-    )
-    found = (dict_of(item) for items in read for item in items)
+    variables = (*heap.variables, *heap.keras_variables)
+    found = map(dict_of, (*variables, *heap.layers, *heap.optimizers, *heap.datasets))
     return [content for content in found if content is not None]

@@ -175,7 +175,5 @@ def _value(tensor: Any, index: int, handle_fact: int) -> Fact | None:
     except Exception:
         return None
     return Fact(
-        *(FactKind.VARIABLE, dtype, shape, size, 0, size),
-        tensor_index=index,
-        handle_fact=handle_fact,
+        FactKind.VARIABLE, dtype, shape, size, 0, size, tensor_index=index, handle_fact=handle_fact
     )

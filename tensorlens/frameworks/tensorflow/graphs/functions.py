@@ -283,3 +283,11 @@ def _read_body(name: str) -> Body | None:
 
 def _text(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+def enclosing(name: str) -> Iterator[str]:
+    """Yield the scopes around a name, the innermost first."""
+    at = name.rfind("/")
+    while at > 0:
+        yield name[:at]
+        at = name.rfind("/", 0, at)

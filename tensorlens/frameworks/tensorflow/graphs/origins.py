@@ -16,10 +16,10 @@ from tensorlens.frameworks.tensorflow.graphs.functions import (
     BodyNode,
     Frames,
     Stack,
+    enclosing,
     is_of_dataset,
 )
 from tensorlens.frameworks.tensorflow.graphs.gradients import TAPE_SCOPE, Backward, is_gradient
-from tensorlens.frameworks.tensorflow.graphs.node_names import enclosing
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, text_of
 from tensorlens.records.logs.events import Phase

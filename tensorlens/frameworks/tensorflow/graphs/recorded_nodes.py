@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from tensorlens.frameworks.tensorflow.graphs.node_names import bare_name
-from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes, bare_name
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, frame_of
 from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import (
     DATA,

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorlens.frameworks.tensorflow.graphs.functions import is_of_dataset, plain_name
-from tensorlens.frameworks.tensorflow.graphs.node_names import bare_name, plain_names
-from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes, bare_name, plain_names
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
 from tensorlens.records.logs.stacks import Frame
 from tensorlens.roles import Role

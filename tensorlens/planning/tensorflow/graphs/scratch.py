@@ -111,7 +111,7 @@ _VOLTA, _AMPERE = (7, 0), (8, 0)
 _FORWARD = ("Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D", "DepthwiseConv2dNative")
 
 
-def scratch_of(card: Card | None) -> Callable[[GraphNode, Sequence[Value]], Sequence[Scratch]]:
+def scratch_of(card: Card | None) -> ScratchOf:
     """Return the rules for kernels on a card."""
     capability = (8, 0) if card is None else card.capability
 
