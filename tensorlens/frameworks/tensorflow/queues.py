@@ -68,7 +68,6 @@ def _size(dataset: Any) -> int | None:
     return None
 
 
-_WHERE = "TensorFlow"
 _MAX_BATCH_RESULTS = 16
 _ASK_AGAIN = "tf.data may add and fuse transformations: ask again while it is iterated over"
 _NO_MODEL = "autotune is off for this dataset, and with it tf.data's count of what buffers hold"
@@ -205,7 +204,7 @@ def _parts(
         if rule or node.buffered_elements:
             part = QueuePart(
                 name=node.name,
-                where=_WHERE,
+                where="TensorFlow",
                 elements=int(node.buffered_elements),
                 unit=unit,
                 nbytes=int(node.buffered_bytes),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
@@ -22,16 +20,7 @@ from tensorlens.planning.tensorflow.keras_training import (
     trace_training,
     training_patches,
 )
-from tensorlens.planning.tensorflow.options import (
-    JitCompile,
-    Optimizer,
-    Option,
-    Policy,
-    RecomputeBlocks,
-    RunEagerly,
-    Stage,
-    keras,
-)
+from tensorlens.planning.tensorflow.options import OPTIONS, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.host_limit import host_limited
@@ -42,16 +31,6 @@ from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """Messages of kernels and libraries that got no memory from the system."""
-
-
-_KINDS: dict[str, Callable[[Any, Stage], Option]] = {
-    "policy": Policy,
-    "optimizer": Optimizer,
-    "recompute": RecomputeBlocks,
-    "jit_compile": JitCompile,
-    "run_eagerly": RunEagerly,
-}
-"""Setting to its option, in the order in which they are applied."""
 
 
 class TensorflowMeter(Meter):
@@ -101,7 +80,7 @@ def _optioned(job: Job, *, estimated: bool) -> Optioned:
     """Return the program of a job with its options applied."""
     stage = Stage(estimated=estimated, batch=job.batch)
     settings = job.choice.settings
-    options = [make(settings[name], stage) for name, make in _KINDS.items() if name in settings]
+    options = [kind(settings[name], stage) for name, kind in OPTIONS.items() if name in settings]
     return Optioned(job, stage, options, step_of)
 
 

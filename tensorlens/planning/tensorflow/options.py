@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -278,3 +278,13 @@ def _compile_arguments(arguments: dict[str, Any], on_call: Callable[[], None]) -
 
     with intercepted(with_arguments, (keras.Model, "compile")):
         yield
+
+
+OPTIONS: Mapping[str, type[Option]] = {
+    "policy": Policy,
+    "optimizer": Optimizer,
+    "recompute": RecomputeBlocks,
+    "jit_compile": JitCompile,
+    "run_eagerly": RunEagerly,
+}
+"""Setting to its option, in the order in which they are applied."""

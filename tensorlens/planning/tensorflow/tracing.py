@@ -129,7 +129,7 @@ def trace_graph(model: Any, asked: TraceRequest) -> TracedStep:
             for optimizer in _optimizers(twin):
                 _note_gradients(optimizer, gradients, outer)
             inputs, names = inputs_of(made, asked.batch, asked.input_shape, asked.input_dtype)
-            batches = list(_batches(twin, inputs))
+            batches = _batches(twin, inputs)
         with unrolled(made) if asked.eager else nullcontext():
             batch, function, until = _concrete(twin, batches)
     graph = function.graph
@@ -145,19 +145,18 @@ def trace_graph(model: Any, asked: TraceRequest) -> TracedStep:
     )
 
 
-def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
-    """Yield batches as ``fit()`` may pass them to a train step, the likeliest first.
+def _batches(twin: Any, inputs: Any) -> list[Any]:
+    """Return batches as ``fit()`` may pass them to a train step, the likeliest first.
 
     A custom step of a model without a loss may take inputs alone or targets too; targets are then
     assumed to be like the outputs.
     """
-    is_own = not kinds.is_inherited(twin, "train_step")
     if twin.loss is not None:
-        yield inputs, targets_of(twin, inputs, twin.loss)
-        return
-    yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
-    if is_own and not kinds.is_inherited(twin, "call"):
-        yield inputs, targets_of(twin, inputs, "mse")
+        return [(inputs, targets_of(twin, inputs, twin.loss))]
+    found = [(inputs,) if isinstance(inputs, (tuple, list)) else inputs]
+    if not kinds.is_inherited(twin, "train_step") and not kinds.is_inherited(twin, "call"):
+        found.append((inputs, targets_of(twin, inputs, "mse")))
+    return found
 
 
 def _concrete(twin: Any, batches: Sequence[Any]) -> tuple[Any, Any, Mapping[Any, dict[str, int]]]:

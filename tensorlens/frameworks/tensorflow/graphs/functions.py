@@ -169,10 +169,6 @@ def _backward_of(name: str, attributes: Any) -> str | None:
     return found[1] if found else None
 
 
-def _inputs(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name.partition(":")[0] for name in names if not name.startswith("^"))
-
-
 def _calls(attributes: Any) -> tuple[tuple[str, str], ...]:
     found = []
     for key, value in attributes.items():
@@ -267,10 +263,10 @@ def _read_body(name: str) -> Body | None:
         definition = context.get_function_def(name)
     except Exception:  # it died meanwhile
         return None
-    nodes = {
-        node.name: BodyNode(node.name, node.op, _inputs(node.input), _calls(node.attr), index)
-        for index, node in enumerate(definition.node_def)
-    }
+    nodes = {}
+    for index, node in enumerate(definition.node_def):
+        inputs = tuple(name.partition(":")[0] for name in node.input if name[0] != "^")
+        nodes[node.name] = BodyNode(node.name, node.op, inputs, _calls(node.attr), index)
     attributes = definition.attr
     return Body(
         name,
