@@ -26,6 +26,12 @@ def is_initialized() -> bool:
     return eager_context() is not None
 
 
+def devices() -> list[str]:
+    """Return the full names of the local devices; none before the context is made."""
+    context = eager_context()
+    return [] if context is None else [each.name for each in context.list_logical_devices()]
+
+
 def allocated(device: str) -> int | None:
     """Return the bytes in use on an accelerator such as ``cuda:0``; None if unknown."""
     context = eager_context()
@@ -125,9 +131,7 @@ def used_devices() -> Sequence[str]:
 
     Other devices, of plug-ins, keep no statistics that could be read.
     """
-    context = eager_context()
-    devices = () if context is None else context.list_logical_devices()
-    found = (torch_device_name(each.name) for each in devices)
+    found = map(torch_device_name, devices())
     return [name for name in found if name.partition(":")[0] in _TF_KINDS]
 
 

@@ -98,7 +98,7 @@ def look_at_dataset(dataset: Any, example: Any) -> Queue:
         name = f"{_title(chain)}, {len(found)} iterators"
         return found[0] if len(found) == 1 else merge_queues(name, found)
     spec = dataset.element_spec if chain[0].is_known else None
-    return _by_chain(chain, _static_bytes(spec, example), is_running=False)
+    return _queue_without_model(chain, _static_bytes(spec, example), is_running=False)
 
 
 def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
@@ -108,10 +108,10 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
     model = _model(content.get("_iterator_resource"))
     known = _static_bytes(content.get("_element_spec"), example)
     if model is None:
-        return _by_chain(chain, known, is_running=True)
+        return _queue_without_model(chain, known, is_running=True)
     nodes = _nodes(model)
     if not nodes:
-        empty = _by_chain([], known, is_running=True)
+        empty = _queue_without_model([], known, is_running=True)
         return replace(empty, name=_title(chain), notes=("it has come to its end",))
     parts = _parts(nodes, chain, int(model.optimization_params.ram_budget))
     ahead = [part for part in parts if part.ahead]
@@ -275,7 +275,7 @@ def _static_bytes(spec: Any, example: Any) -> int | None:
         return None
 
 
-def _by_chain(
+def _queue_without_model(
     chain: Sequence[Transformation], batch_nbytes: int | None, *, is_running: bool
 ) -> Queue:
     """Return the queue as far as it is known without tf.data's model of a running iterator."""

@@ -321,12 +321,12 @@ def train_step(
     def zeros(spec: Any) -> Any:
         return keras.ops.zeros(spec.shape, dtype=spec.dtype)
 
-    wanted, _ = inputs_of(model, batch, input_shape, input_dtype)
+    input_specs, _ = inputs_of(model, batch, input_shape, input_dtype)
     if not model.built:
-        model(wanted)
-    goals = targets_of(model, wanted, model.loss)
-    inputs = keras.tree.map_structure(zeros, wanted)
-    targets = None if goals is None else keras.tree.map_structure(zeros, goals)
+        model(input_specs)
+    target_specs = targets_of(model, input_specs, model.loss)
+    inputs = keras.tree.map_structure(zeros, input_specs)
+    targets = None if target_specs is None else keras.tree.map_structure(zeros, target_specs)
 
     def step() -> None:
         model.train_on_batch(inputs, targets)

@@ -87,12 +87,12 @@ class Optimizer(Option):
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Make optimizers of the requested class."""
-        with exchanging(keras("optimizer").optimizers.Optimizer, self._of_keras):
+        with exchanging(keras("optimizer").optimizers.Optimizer, self._exchanged):
             yield
         if not self.uses:
             raise CannotApply("make_step() makes no optimizer of Keras: there is none to change")
 
-    def _of_keras(self, cls: type, given: dict[str, Any]) -> Any:
+    def _exchanged(self, cls: type, given: dict[str, Any]) -> Any:
         if _WRAPS in given:
             # LossScaleOptimizer: the one inside has been exchanged already
             return cls(**given)
@@ -162,11 +162,11 @@ class RecomputeBlocks(Option):
                 "no model or layer holds two or more layers of one class that have layers inside",
             )
         for block in blocks:
-            self._recomputed(block)
+            self._wrap_call(block)
         classes = ", ".join(sorted({type(block).__name__ for block in blocks}))
         self.stage.notes.append(f"recompute: {len(blocks)} blocks ({classes})")
 
-    def _recomputed(self, block: Any) -> None:
+    def _wrap_call(self, block: Any) -> None:
         call = block.call
 
         @functools.wraps(call)

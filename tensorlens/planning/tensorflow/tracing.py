@@ -100,37 +100,39 @@ class TracedStep:
         return self.function.graph
 
 
-def trace_graph(model: Any, asked: TraceRequest) -> TracedStep:
+def trace_graph(model: Any, request: TraceRequest) -> TracedStep:
     """Return the graph of one train step.
 
     Raises:
         UsageError: the shapes of the model's inputs are not known.
     """
     outer = StepGraph()
-    make, configuration = _optimizer(model, asked)
-    besides = _optimizers_besides(model, asked)
+    make, configuration = _optimizer(model, request)
+    besides = _optimizers_besides(model, request)
     with names_and_seeds_kept():
         with outer.as_default():
             made = model
-            if asked.policy is not None and asked.policy != model.dtype_policy.name:
-                made = rebuilt_model(model, asked.policy)
+            if request.policy is not None and request.policy != model.dtype_policy.name:
+                made = rebuilt_model(model, request.policy)
             elif not is_built(model):
                 made = rebuilt_model(model)
-                made(inputs_of(made, asked.batch, asked.input_shape, asked.input_dtype)[0])
+                made(inputs_of(made, request.batch, request.input_shape, request.input_dtype)[0])
             twin = clone_of(made)
             try:
                 made_optimizer = make(**configuration)
             except ValueError as error:
-                raise UsageError(f"optimizer={asked.optimizer!r}: {one_line(error, 200)}") from None
-            _compile(twin, model, asked, made_optimizer)
+                raise UsageError(
+                    f"optimizer={request.optimizer!r}: {one_line(error, 200)}"
+                ) from None
+            _compile(twin, model, request, made_optimizer)
             for name, (kind, settings) in besides.items():
                 object.__setattr__(twin, name, kind.from_config(settings))
             gradients: dict[str, str] = {}
             for optimizer in _optimizers(twin):
                 _note_gradients(optimizer, gradients, outer)
-            inputs, names = inputs_of(made, asked.batch, asked.input_shape, asked.input_dtype)
+            inputs, names = inputs_of(made, request.batch, request.input_shape, request.input_dtype)
             batches = _batches(twin, inputs)
-        with unrolled(made) if asked.eager else nullcontext():
+        with unrolled(made) if request.eager else nullcontext():
             batch, function, until = _concrete(twin, batches)
     graph = function.graph
     _forget_gradients(graph)
@@ -190,9 +192,9 @@ def _optimizers(twin: Any) -> list[Any]:
     return list({id(each): each for each in found}.values())
 
 
-def _optimizer(model: Any, asked: TraceRequest) -> tuple[Any, Mapping[str, Any]]:
+def _optimizer(model: Any, request: TraceRequest) -> tuple[Any, Mapping[str, Any]]:
     """Return how to make the requested optimizer, or the model's own: a function, its arguments."""
-    optimizer = asked.optimizer
+    optimizer = request.optimizer
     if optimizer is None and model.compiled:
         optimizer = model.optimizer
     if optimizer is None:
@@ -203,7 +205,7 @@ def _optimizer(model: Any, asked: TraceRequest) -> tuple[Any, Mapping[str, Any]]
     return type(optimizer).from_config, {"config": optimizer.get_config()}
 
 
-def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[Any, Any]]:
+def _optimizers_besides(model: Any, request: TraceRequest) -> Mapping[str, tuple[Any, Any]]:
     """Return further optimizers of a model: attribute to class and configuration.
 
     Raises:
@@ -214,7 +216,7 @@ def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[A
         for name, value in model.__dict__.items()
         if isinstance(value, keras.Optimizer) and value is not getattr(model, "optimizer", None)
     }
-    if found and asked.optimizer is not None:
+    if found and request.optimizer is not None:
         raise UsageError(
             f"{type(model).__name__} has {' and '.join(found)}: compile it with them, and leave "
             "out optimizer="
@@ -222,9 +224,9 @@ def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[A
     return {name: (type(value), value.get_config()) for name, value in found.items()}
 
 
-def _compile(twin: Any, model: Any, asked: TraceRequest, optimizer: Any) -> None:
+def _compile(twin: Any, model: Any, request: TraceRequest, optimizer: Any) -> None:
     """Compile the twin as requested, otherwise as the model is compiled."""
-    loss, metrics = asked.loss, None
+    loss, metrics = request.loss, None
     if model.compiled:
         loss = loss if loss is not None else model.loss
         known = getattr(model, "_compile_metrics", None)

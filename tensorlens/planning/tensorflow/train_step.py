@@ -48,7 +48,7 @@ _RUNTIME = 16 << 10
 
 
 @paused_collector()
-def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
+def train_step_trace(model: Any, request: TraceRequest) -> Trace:
     """Return the requests of one train step to its device's allocator.
 
     The model, its weights and its optimizer are not changed.
@@ -56,18 +56,18 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
     Raises:
         UsageError: the shapes of the model's inputs are unknown.
     """
-    traced = trace_graph(model, asked)
-    on_host = asked.device == "cpu"
-    graph = as_traced(traced) if asked.eager else optimized(traced)
+    traced = trace_graph(model, request)
+    on_host = request.device == "cpu"
+    graph = as_traced(traced) if request.eager else optimized(traced)
     batch = sum(each.nbytes for each in traced.feeds)
     function = traced.function.name.decode()
-    xla = _compiled_by(model, asked, function)
+    xla = _compiled_by(model, request, function)
     found = Trace(
         framework="tensorflow",
-        batch=asked.batch,
+        batch=request.batch,
         unsimulated="XLA's buffers are not simulated" if xla else None,
-        formulas=_rule_of_thumb(traced.layers, asked.batch),
-        cautions=_cautions(graph.nodes, asked, traced.layers, batch, xla),
+        formulas=_rule_of_thumb(traced.layers, request.batch),
+        cautions=_cautions(graph.nodes, request, traced.layers, batch, xla),
         versions={
             "tensorflow": str(tf.__version__),
             "keras": str(keras.__version__),
@@ -77,10 +77,10 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
     variables = {each.placeholder: each.label for each in traced.variables if each.placeholder}
     writer = TraceWriter(found, "cpu" if on_host else "cuda:0", function, variables)
     _label_gradients(traced, graph.nodes, writer)
-    execute(traced, graph, asked, writer, _warn_once_per_operation(found))
+    execute(traced, graph, request, writer, _warn_once_per_operation(found))
     writer.mark("end")
     if on_host:
-        found.spread = _peak_bounds(asked, writer.peak, batch)
+        found.spread = _peak_bounds(request, writer.peak, batch)
     found.log.sources = source_lines(found.log.stacks)
     return found
 
@@ -88,7 +88,7 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
 def execute(
     traced: TracedStep,
     graph: Graph,
-    asked: TraceRequest,
+    request: TraceRequest,
     writer: TraceWriter,
     unknown: Callable[[GraphNode], None],
 ) -> None:
@@ -97,28 +97,28 @@ def execute(
     Args:
         traced: the step.
         graph: the graph that runs.
-        asked: how and where it runs.
+        request: how and where it runs.
         writer: notes every request.
         unknown: called with each operation whose results have no shape.
     """
-    on_host = asked.device == "cpu"
-    if on_host and not asked.eager:
+    on_host = request.device == "cpu"
+    if on_host and not request.eager:
         add_positions(graph.nodes)
     variables: dict[str, Value] = {}
     for number, each in enumerate(traced.variables):
         variables[each.placeholder or f"unread {number}"] = _held_before(each, writer)
     feeds = {each.placeholder: _held_before(each, writer) for each in traced.feeds}
     writer.mark("step 1")
-    scratch = host_scratch if on_host else scratch_of(asked.card)
-    overlap = _OVERLAP if on_host and not asked.eager else 0
-    runner = GraphRunner(writer, variables, scratch, unknown, not asked.eager, overlap)
+    scratch = host_scratch if on_host else scratch_of(request.card)
+    overlap = _OVERLAP if on_host and not request.eager else 0
+    runner = GraphRunner(writer, variables, scratch, unknown, not request.eager, overlap)
     names = {node.number: node.name for node in graph.nodes}
     arguments = [
         Value(variable=name) if name in variables else keep(feeds.get(name, NOTHING))
         for name in (names.get(number, "") for number in graph.arguments)
     ]
     lasts = None
-    if asked.eager:
+    if request.eager:
         numbers = {name: number for number, name in names.items()}
         held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
         until = {numbers[name]: last for name, last in traced.until.items() if name in numbers}
@@ -127,10 +127,10 @@ def execute(
         drop(value, runner.free)
 
 
-def _peak_bounds(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
+def _peak_bounds(request: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
     """Return the bounds of a step's peak on the CPU, in bytes."""
     low, high = peak, peak
-    if not asked.eager:
+    if not request.eager:
         low, high = int(peak * _BELOW), int(peak * _ABOVE) + _RUNTIME
     return low, high + BATCHES_AHEAD * batch
 
@@ -215,55 +215,55 @@ _AHEAD = (
 
 
 def _cautions(
-    nodes: Sequence[GraphNode], asked: TraceRequest, model: Any, batch: int, xla: str
+    nodes: Sequence[GraphNode], request: TraceRequest, model: Any, batch: int, xla: str
 ) -> list[Caution]:
     """Return the cautions that apply to a step.
 
     Args:
         nodes: the operations of its graph.
-        asked: the request.
+        request: the request.
         model: the model that is trained.
         batch: bytes of one batch.
         xla: why XLA compiles the step or a part of it; empty if it does not.
     """
     ops = {node.op for node in nodes}
     recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
-    on_host = asked.device == "cpu"
+    on_host = request.device == "cpu"
     texts = [_AHEAD.format(BATCHES_AHEAD, format_bytes(batch)) if on_host else _ONE_BATCH]
     texts += [_XLA.format(xla)] if xla else []
-    if asked.input_dtype is None and not tells_types(model):
+    if request.input_dtype is None and not tells_types(model):
         texts.append(TYPES_ARE_GUESSED)
     if on_host:
-        if not asked.eager:
+        if not request.eager:
             texts.append(_ORDER)
         elif recurrent:
             texts.append(_UNROLLED)
         if any("MatMul" in node.op and node.attrs.get("T") == LOWER for node in nodes):
             texts.append(_PRODUCTS)
     else:
-        texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
+        texts += [_GROWTH] if request.eager else [_LAYOUT, _GROWTH]
         # compile() on a runner without a GPU says False for "auto" as well
-        texts += [_AUTO] if not (asked.eager or xla) else []
+        texts += [_AUTO] if not (request.eager or xla) else []
         texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
         texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
         texts += [_RECURRENT] if recurrent else []
     return [Caution(text) for text in texts]
 
 
-def _compiled_by(model: Any, asked: TraceRequest, function: str) -> str:
+def _compiled_by(model: Any, request: TraceRequest, function: str) -> str:
     """Return why XLA compiles a step; empty if it does not.
 
     Args:
         model: the model that is trained.
-        asked: the request.
+        request: the request.
         function: name of the traced step in TensorFlow's runtime.
     """
-    if not asked.eager:
+    if not request.eager:
         compiled = getattr(model, "_compile_config", None)
         given = "auto" if compiled is None else compiled.config.get("jit_compile", "auto")
         if given == "auto":
             allows = all(getattr(each, "supports_jit", True) for each in model._flatten_layers())
-            if asked.device != "cpu" and allows:
+            if request.device != "cpu" and allows:
                 return "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False)"
         # the attribute counts, which may be set after compile()
         elif getattr(model, "jit_compile", given):

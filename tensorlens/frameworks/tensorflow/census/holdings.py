@@ -61,10 +61,10 @@ class _HeapView:
             self._sizes = cpu.block_sizes(addresses)
             arrays = arrays_in([*self._sizes.items()], heap.objects)
             self._arrays = {address: _outermost(each) for address, each in arrays.items()}
-            self._at: dict[int, list[int]] = {}
+            self._rows_at: dict[int, list[int]] = {}
             for number, row in enumerate(self._rows.rows):
                 if row.fact.address in self._sizes:
-                    self._at.setdefault(row.fact.address, []).append(number)
+                    self._rows_at.setdefault(row.fact.address, []).append(number)
             self._value_of = dict(self._rows.handles)
             self._find_holders(heap)
             self._find_unheld(heap)
@@ -74,7 +74,7 @@ class _HeapView:
 
     def _find_holders(self, heap: Heap) -> None:
         """Find the objects by which a user knows rows: variables rather than their handles."""
-        wanted = {row for rows in self._at.values() for row in rows}
+        wanted = {row for rows in self._rows_at.values() for row in rows}
         wanted.update(self._value_of[row] for row in tuple(wanted) if row in self._value_of)
         self._holders: dict[int, Any] = {}
         for item in (*heap.keras_variables, *heap.variables, *heap.tensors):
@@ -94,7 +94,7 @@ class _HeapView:
 
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""
-        rows, size = self._at.get(address, []), self._sizes[address]
+        rows, size = self._rows_at.get(address, []), self._sizes[address]
         arrays = self._arrays.get(address, ())
         if not rows:
             bytes_shown = shown(arrays) if arrays else 0
@@ -133,13 +133,13 @@ class _HeapView:
         """Find the tensors whose only holder in Python is an array that shows them."""
         self._unheld: set[int] = set()
         rows = self._rows.rows
-        asked = [row for row in self._holders if self._arrays.get(rows[row].fact.address)]
-        if not asked:
+        shown_rows = [row for row in self._holders if self._arrays.get(rows[row].fact.address)]
+        if not shown_rows:
             return
-        items = [self._holders[row] for row in asked]
+        items = [self._holders[row] for row in shown_rows]
         own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
         paths = reference_paths(items, skip={*map(id, own)})
-        for row, several in zip(asked, paths, strict=True):
+        for row, several in zip(shown_rows, paths, strict=True):
             if all(path.references[0].kind == "unknown" for path in several):
                 self._unheld.add(row)
 

@@ -70,6 +70,7 @@ class GraphRunner:
         self._forwards = forwards
         self._overlap = overlap
         self._iterations: deque[list[Buffer]] = deque()
+        """Buffers that wait to be freed, by the loop iteration that dropped them."""
         self._shaped: dict[Any, GraphNode] = {}
         """Operations with shapes that were inferred from their inputs."""
         self._node: GraphNode | None = None
@@ -88,7 +89,7 @@ class GraphRunner:
             self._writer.give(buffer.row, self._node)
 
     def assign(self, name: str, new: Value | None, like: Value) -> None:
-        """Assign a variable; by default a new buffer is allocated.
+        """Assign ``new`` to a variable, or a new buffer of the size and shape of ``like``.
 
         The old value is freed unless it is still read.
         """
@@ -198,9 +199,9 @@ class GraphRunner:
         for number, last in (lasts or {}).items():
             ends.setdefault(last, []).append(number)
         # -1 stands for unused inputs
-        there: dict[int, Sequence[Value]] = {-1: ()}
+        results_of: dict[int, Sequence[Value]] = {-1: ()}
         for node in graph.nodes:
-            values = [_slot(there[number], slot) for number, slot in node.inputs]
+            values = [_slot(results_of[number], slot) for number, slot in node.inputs]
             if node.number in given:
                 outputs: Sequence[Value] = [given[node.number]]
             elif node.calls:
@@ -210,7 +211,7 @@ class GraphRunner:
                 for value in outputs:
                     keep(value)
                 self._drop([Value(buffer) for buffer in scratch])
-            there[node.number] = outputs
+            results_of[node.number] = outputs
             self._drop(values)
             for slot, value in enumerate(outputs):
                 for _ in range(readers[node.number, slot]):
@@ -218,8 +219,8 @@ class GraphRunner:
             if lasts is None:
                 self._drop(outputs)
             for number in ends.get(node.number, ()):
-                self._drop(there[number])
-        return [_slot(there[number], slot) for number, slot in graph.results]
+                self._drop(results_of[number])
+        return [_slot(results_of[number], slot) for number, slot in graph.results]
 
     def _called(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
         """Run a function, branch or loop and return its results.
