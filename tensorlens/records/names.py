@@ -164,13 +164,11 @@ class Names:
             node = parents[node]
         text = memo[node] if node >= 0 else ""
         for node in reversed(path):
-            kind = kinds[node]
-            if kind == INDEX or kind == KEY:
+            if kinds[node] in (INDEX, KEY):
                 text += BLANK
-            elif kind == ATTRIBUTE:
-                text += f".{self.texts[self.values[node]]}"
             else:
-                text += self.texts[self.values[node]]
+                dot = "." if kinds[node] == ATTRIBUTE else ""
+                text += f"{dot}{self.texts[self.values[node]]}"
             memo[node] = text
         return text.removeprefix(".")
 

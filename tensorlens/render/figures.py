@@ -40,18 +40,14 @@ def duration(time_ns: int) -> str:
 
 def device_names(names: Iterable[str]) -> str:
     """Return device names as one text, numbered ones as ranges: ``"cpu, cuda:0,2-7"``."""
-    numbers: dict[str, list[int] | None] = {}
+    numbers: dict[str, list[int]] = {}
     for name in names:
         match = _NUMBERED.fullmatch(name)
-        if match is None:
-            numbers[name] = None
+        if match:
+            numbers.setdefault(f"{match[1]}:", []).append(int(match[2]))
         else:
-            kind = numbers.setdefault(match[1] + ":", [])
-            if kind is not None:
-                kind.append(int(match[2]))
-    return ", ".join(
-        name if found is None else name + _ranges(sorted(found)) for name, found in numbers.items()
-    )
+            numbers[name] = []
+    return ", ".join(kind + _ranges(sorted(found)) for kind, found in numbers.items())
 
 
 def device_sources(devices: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str], ...]:

@@ -84,7 +84,7 @@ def _map(snapshot: Snapshot, device: str, view: View) -> Only:
 def rows(snapshot: Snapshot) -> Rows:
     """Return one row per tensor."""
     values = (tuple(field(tensor, name) for name in FIELDS) for tensor in snapshot.tensors)
-    return Rows(FIELDS, values, _TEXT, (), ("storage",))
+    return Rows(FIELDS, values, _TEXT, unsigned=("storage",))
 
 
 def _device(device: DeviceInventory, view: View) -> Iterator[Block]:

@@ -53,7 +53,8 @@ def blocks(difference: Difference, view: View) -> Sequence[Block]:
             headline = change_headline(difference, device)
             shown.append(Section(parts, headline, device, is_parted=True))
         else:
-            others.append(f"{device} ({_change(difference, device)})")
+            change = sum(role.change for role in difference.roles if role.device == device)
+            others.append(f"{device} ({size(change, signed=True)})")
     if others:
         shown.append(Paragraph(f"Not shown: {', '.join(others)}"))
     return shown
@@ -79,11 +80,6 @@ def _rows(difference: Difference) -> Iterator[tuple[str | int | None, ...]]:
                 change.nbytes,
                 *(field(tensor, name) for name in _DETAIL_COLUMNS),
             )
-
-
-def _change(difference: Difference, device: str) -> str:
-    change = sum(role.change for role in difference.roles if role.device == device)
-    return size(change, signed=True)
 
 
 def _device(difference: Difference, device: str, view: View) -> Iterator[Block]:

@@ -152,6 +152,8 @@ def _row(
     rows = family.rows
     first = table.record(rows[0])
     shapes = {table.shape[row] for row in rows}
+    shape = str(table.shapes[shapes.pop()]) if len(shapes) == 1 else ""
+    shape += " each" if shape and len(rows) > 1 else ""
     lines = len({table.born[row] for row in rows})
     if lines > 1:
         first = replace(first, born=None)
@@ -164,14 +166,10 @@ def _row(
         nbytes=sum(table.nbytes[row] for row in rows),
         before=sum(sizes[row][0] for row in rows),
         after=sum(sizes[row][1] for row in rows),
-        shape=_shape(str(table.shapes[shapes.pop()]), len(rows)) if len(shapes) == 1 else "",
+        shape=shape,
         aliases=tuple(aliases) if len(rows) == 1 else (),
         lines=lines,
     )
-
-
-def _shape(shape: str, count: int) -> str:
-    return f"{shape} each" if count > 1 else shape
 
 
 def _chosen(
