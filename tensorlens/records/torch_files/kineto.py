@@ -26,8 +26,8 @@ _MEMORY = "[memory]"
 # c10/core/DeviceType.h
 _KINDS = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps"}
 _RANGES = ("cpu_op", "python_function", "user_annotation")
-_NODE = "autograd::engine::evaluate_function: "
-_OPTIMIZER = "Optimizer.step#"
+_NODE_PREFIX = "autograd::engine::evaluate_function: "
+_STEP_PREFIX = "Optimizer.step#"
 _LINE = re.compile(r"(.+\.py)\((\d{1,9})\): (.+)")
 _NOT_USER = {*sys.stdlib_module_names, *NO_MODELS}
 
@@ -66,9 +66,9 @@ def from_trace(trace: _Event) -> Recorded:
                 log.marks.append(Mark(event["name"], len(log), since))
             continue
         device, address, size = _block(event)
-        place = thread.place()
-        kind, stack = (ALLOC, place.stack) if size > 0 else (FREE, -1)
-        log.append(kind, device, address, abs(size), since, stack, place.context())
+        scope = thread.scope()
+        kind, stack = (ALLOC, scope.stack) if size > 0 else (FREE, -1)
+        log.append(kind, device, address, abs(size), since, stack, scope.context())
     job, base = trace.get("distributedInfo") or {}, trace.get("baseTimeNanoseconds")
     rank = str(Rank(job["rank"], job["world_size"])) if "rank" in job else None
     origin = Origin(
@@ -107,8 +107,8 @@ def _block(event: _Event) -> tuple[str, int, int]:
     return f"{kind}{index}", args["Addr"], args["Bytes"]
 
 
-class _Place(NamedTuple):
-    """A thread's stack, operators and node, by its open ranges."""
+class _Scope(NamedTuple):
+    """What a thread runs, by its open ranges: stack, operators, node."""
 
     stack: int = -1
     op: str | None = None
@@ -116,15 +116,15 @@ class _Place(NamedTuple):
     node: str | None = None
     is_step: bool = False
 
-    def inside(self, event: _Event, stacks: Stacks) -> _Place:
-        """Return the place within a range that was opened here."""
+    def inside(self, event: _Event, stacks: Stacks) -> _Scope:
+        """Return the scope of a range that was opened here."""
         name = event["name"]
         if event["cat"] == "python_function":
             frame = _frame(name)
             return self if frame is None else self._replace(stack=stacks.push(self.stack, frame))
-        if name.startswith(_NODE):
-            return self._replace(node=name.removeprefix(_NODE))
-        is_step = self.is_step or name.startswith(_OPTIMIZER)
+        if name.startswith(_NODE_PREFIX):
+            return self._replace(node=name.removeprefix(_NODE_PREFIX))
+        is_step = self.is_step or name.startswith(_STEP_PREFIX)
         if "::" not in name:
             return self._replace(is_step=is_step)
         return self._replace(op=name, outer=self.outer or name, is_step=is_step)
@@ -141,13 +141,13 @@ class _Place(NamedTuple):
 
 
 class _Thread:
-    """The open ranges of a thread; the place in each is computed once, when it is needed."""
+    """The open ranges of a thread; the scope of each is computed once, when it is needed."""
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
         self._ranges: list[tuple[float, _Event]] = []
-        self._places: list[_Place] = []
-        """Places in the outermost ranges, as far as computed."""
+        self._scopes: list[_Scope] = []
+        """Scopes of the outermost ranges, as far as computed."""
 
     def open(self, event: _Event) -> None:
         self._ranges.append((event["ts"] + event["dur"], event))
@@ -156,13 +156,13 @@ class _Thread:
         """Close the ranges that ended before a time."""
         while self._ranges and self._ranges[-1][0] < time:
             self._ranges.pop()
-        del self._places[len(self._ranges) :]
+        del self._scopes[len(self._ranges) :]
 
-    def place(self) -> _Place:
-        for _, event in self._ranges[len(self._places) :]:
-            outside = self._places[-1] if self._places else _Place()
-            self._places.append(outside.inside(event, self._stacks))
-        return self._places[-1] if self._places else _Place()
+    def scope(self) -> _Scope:
+        for _, event in self._ranges[len(self._scopes) :]:
+            outside = self._scopes[-1] if self._scopes else _Scope()
+            self._scopes.append(outside.inside(event, self._stacks))
+        return self._scopes[-1] if self._scopes else _Scope()
 
 
 def _frame(name: str) -> Frame | None:

@@ -54,7 +54,7 @@ class _Writer:
             if table.rows:
                 alike.setdefault(table.name, []).append(table)
         alike.pop("", None)
-        self._layouts = {name: tables.layout(each, page) for name, each in alike.items()}
+        self._layouts = {name: tables.common_layout(each, page) for name, each in alike.items()}
         self._last = {name: each[-1] for name, each in alike.items()}
         """Name to its last table, below which the missing columns are listed."""
 
@@ -113,13 +113,13 @@ class _Writer:
         page = self._page
         if not block.rows:
             return tables.table_footer(block, page)
-        if block.sentences and tables.natural_width(block, page) > page.width:
+        if block.sentences and tables.full_width(block, page) > page.width:
             told = (page.wrapped(" " * _INDENT, page.shown(each)) for each in block.sentences)
             return [line for each in told for line in each]
-        found: Layout = self._layouts.get(block.name) or tables.layout([block], page)
-        lines = [*tables.lines(block, found, page), *tables.table_footer(block, page)]
+        layout: Layout = self._layouts.get(block.name) or tables.common_layout([block], page)
+        lines = [*tables.lines(block, layout, page), *tables.table_footer(block, page)]
         is_last = not block.name or self._last[block.name] is block
-        return lines + (tables.missing(found, page) if is_last else [])
+        return lines + (tables.missing(layout, page) if is_last else [])
 
 
 def _heading(heading: Heading, page: Page) -> list[str]:
