@@ -61,17 +61,17 @@ class BFCAllocator(SimulatedAllocator):
             available = (self.capacity - self.reserved) // _GRAIN * _GRAIN
             if size > available:
                 available += self._release_regions(size, available)
-        larger = False
+        has_grown = False
         while size > self._next_region:
             self._next_region *= 2
-            larger = True
+            has_grown = True
         chunk = self._take_segment(
             self.large,
             self._next_region if available is None else min(self._next_region, available),
         )
         if chunk is None:
             raise SimulatedOutOfMemory(self.device, size)
-        if not larger:
+        if not has_grown:
             self._next_region *= 2
         return chunk
 

@@ -21,6 +21,7 @@ FREE, ALLOCATED, UNMAPPED = range(3)
 
 SHIFT = 64
 ADDRESSES = (1 << SHIFT) - 1
+"""A key of :class:`Pool` is ``size << SHIFT | address``."""
 FIRST_ADDRESS = 1 << 44
 """Start of a simulated device's memory."""
 
@@ -61,7 +62,7 @@ class Pool:
 
     small: bool
     keys: list[int] = field(default_factory=list)
-    """Size and address of each free block as one number, ascending."""
+    """Keys of the free blocks, ascending: smallest first, then lowest address."""
     unmapped: list[int] = field(default_factory=list)
     """Addresses of unmapped blocks, ascending."""
 
@@ -80,8 +81,10 @@ class Block:
     base: int | None = None
     """Start of the address space, if the segment is expandable."""
     row: int = -1
+    """Row of its allocation in the log."""
     stack: int = -1
     segment_stack: int = -1
+    """Stack of the request for which its segment was taken from the driver."""
 
     @property
     def is_split(self) -> bool:

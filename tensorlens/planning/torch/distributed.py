@@ -38,8 +38,8 @@ def distributed(world_size: int | None) -> Iterator[None]:
         _entered.append((stack, world_size))
         stack.callback(_entered.pop)
         for owner in (dist, distributed_c10d):
-            stack.enter_context(intercepted(_begin, (owner, "init_process_group")))
-            stack.enter_context(intercepted(_subgroup, (owner, "new_group")))
+            stack.enter_context(intercepted(_init_process_group, (owner, "init_process_group")))
+            stack.enter_context(intercepted(_new_group, (owner, "new_group")))
             for name, function in _LONE_RANK.items():
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
@@ -64,7 +64,7 @@ _entered: list[tuple[contextlib.ExitStack, int | None]] = []
 the function of an earlier run."""
 
 
-def _begin(
+def _init_process_group(
     init_process_group: Any,
     backend: Any = None,
     init_method: Any = None,
@@ -90,7 +90,7 @@ def _begin(
     init_process_group(BACKEND, store=FakeStore(), rank=own_rank, world_size=size)
 
 
-def _subgroup(new_group: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _new_group(new_group: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
     kwargs = {name: kwargs[name] for name in ("use_local_synchronization",) if name in kwargs}
     return new_group(ranks, backend=BACKEND, **kwargs)
 

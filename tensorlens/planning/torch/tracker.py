@@ -151,7 +151,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             if self._scratch_rule is not None:
                 scratch = self._scratch_rule(func, args, kwargs or {}, result, self._thread())
             if new or scratch:
-                self._note(new, scratch)
+                self._log_result(new, scratch)
             return result
         finally:
             here.op = here.frame = None
@@ -172,7 +172,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             for each in result:
                 yield from self._new(each)
 
-    def _note(self, new: Sequence[_New], scratch: Sequence[Scratch]) -> None:
+    def _log_result(self, new: Sequence[_New], scratch: Sequence[Scratch]) -> None:
         with self._lock:
             device = new[0][2] if new else self._here.device
             taken = [self._take(each, device) for each in scratch if each.is_taken_first]
@@ -180,7 +180,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             for tensor, storage, where in new:
                 if storage._cdata not in seen:
                     seen.add(storage._cdata)
-                    self._begin(tensor, storage, where)
+                    self._log_storage(tensor, storage, where)
             taken += [self._take(each, device) for each in scratch if not each.is_taken_first]
             for row in taken:
                 if row is not None:
@@ -194,10 +194,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             self.trace.bounds[row] = scratch.least, scratch.most
         return None if scratch.is_kept else row
 
-    def _begin(self, tensor: Any, storage: Any, device: str) -> None:
+    def _log_storage(self, tensor: Any, storage: Any, device: str) -> None:
         if device == "meta":
             return
-        known = self._live[storage._cdata] = _Storage(storage, self._ended)
+        known = self._live[storage._cdata] = _Storage(storage, self._storage_freed)
         known.address, known.nbytes = storage._cdata, storage.nbytes()
         known.row = self._allocate(device, known.nbytes)
         here = self._here
@@ -206,7 +206,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             if name is not None:
                 self.trace.inputs[known.row] = label_of(tensor, name, "input")
 
-    def _ended(self, storage: _Storage) -> None:
+    def _storage_freed(self, storage: _Storage) -> None:
         with self._lock:
             if self._live.get(storage.address) is storage:
                 del self._live[storage.address]

@@ -98,7 +98,7 @@ _INDEX_BYTES = 8
 _WARP = 32
 
 
-def _wide(dtype: torch.dtype) -> int:
+def _sum_size(dtype: torch.dtype) -> int:
     """Return the item size of the type in which ``dtype`` is summed (``at::opmath_type``)."""
     return 4 if dtype in HALVES else int(dtype.itemsize)
 
@@ -138,7 +138,7 @@ def _sum(call: Call) -> Iterator[Scratch]:
     is_first = isinstance(dims, (list, tuple)) and sorted(dims) == [*range(len(dims))]
     if dims and is_first and source.is_contiguous() and source.numel():
         columns = source.shape[len(dims) :].numel()
-        size = _column_sums(call.card, source.numel() // columns, columns, _wide(dtype))
+        size = _column_sums(call.card, source.numel() // columns, columns, _sum_size(dtype))
         if size:
             yield scratch(size, "reduction buffer")
 
@@ -179,7 +179,7 @@ def _embedding(call: Call) -> Iterator[Scratch]:
         yield scratch(count * index, name, is_taken_first=True)
     for number in (count, 1, segments, segments, 1, parts):
         yield scratch(number * index, "places of segments")
-    yield scratch(parts * width * _wide(grad.dtype), "sums of parts")
+    yield scratch(parts * width * _sum_size(grad.dtype), "sums of parts")
 
 
 def _put(call: Call) -> Iterator[Scratch]:

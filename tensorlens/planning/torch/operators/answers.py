@@ -68,7 +68,7 @@ class ValueAnswers:
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
             _aten.equal.default: _equal,
-            _aten.allclose.default: _compared,
+            _aten.allclose.default: _compare,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
             **data_sizes.ANSWERS,
             **losses.ANSWERS,
@@ -76,8 +76,8 @@ class ValueAnswers:
             **cuda_kernels.ANSWERS,
             **accumulation.ANSWERS,
         }
-        # the flag that it writes keeps its value: nothing is infinite
-        keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
+        # it writes a flag, which keeps its value: nothing is infinite
+        finite_check = _aten._amp_foreach_non_finite_check_and_unscale_.default
 
         def dispatch(
             mode: Any, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -89,7 +89,7 @@ class ValueAnswers:
                 if result is not NotImplemented:
                     return result
             result = original(mode, func, types, args, kwargs)
-            if result is NotImplemented or func is keeps_flag:
+            if result is NotImplemented or func is finite_check:
                 return result
             rule = value_rules.get(func)
             first: Any = args[0] if args else None
@@ -111,11 +111,12 @@ class ValueAnswers:
             )
         constant = constant_of(tensor)
         if constant is not None:
-            value = _value(constant.tensor)
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                value = constant.tensor.item()
             if not constant.state.assumed:
                 return value
         else:
-            value = _one(tensor.dtype)
+            value = _assumed_value(tensor.dtype)
         frame = _program_frame(sys._getframe(1))
         is_torch = frame.f_code.co_filename.startswith(_TORCH)
         if self._is_waiting_loop(frame, _MAX_READS_OF_TORCH if is_torch else _MAX_READS):
@@ -148,10 +149,10 @@ def _warn_of_value(value: Any, dtype: Any) -> None:
 def _equal(mode: Any, func: Any, one: Any, other: Any) -> bool:
     if one is other or one.shape != other.shape:
         return one is other
-    return _compared(mode, func, one, other)
+    return _compare(mode, func, one, other)
 
 
-def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: Any) -> bool:
+def _compare(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: Any) -> bool:
     mine, theirs = constant_of(one), constant_of(other)
     if mine is not None and theirs is not None:
         with torch._C._DisableTorchDispatch():
@@ -160,7 +161,7 @@ def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: 
     return True
 
 
-def _one(dtype: Any) -> Any:
+def _assumed_value(dtype: Any) -> Any:
     if dtype.is_complex:
         return 1 + 0j
     if dtype.is_floating_point:
@@ -183,11 +184,6 @@ def _program_frame(frame: FrameType) -> FrameType:
     return frame
 
 
-def _value(tensor: Any) -> Any:
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
-        return tensor.item()
-
-
 def _methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
     """Return methods of fake tensors by name; ``scalar`` returns the value of one element."""
 
@@ -200,7 +196,7 @@ def _methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
         if constant is not None:
             with torch._C._DisableTorchDispatch():
                 return constant.tensor.tolist()
-        return _nested(tensor.shape, _one(tensor.dtype))
+        return _nested(tensor.shape, _assumed_value(tensor.dtype))
 
     def numpy(tensor: Any, *, force: bool = False) -> Any:
         if tensor.requires_grad and not force:
@@ -218,7 +214,7 @@ def _methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
             make = torch.ones if tensor.numel() <= MAX_ELEMENTS else torch.zeros
             return make(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
 
-    def text(tensor: Any, form: str) -> str:
+    def format_value(tensor: Any, form: str) -> str:
         if form and tensor.dim() == 0:
             return format(scalar(tensor), form)
         return object.__format__(tensor, form)
@@ -228,7 +224,7 @@ def _methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
         offset = tensor.storage_offset() * tensor.element_size()
         return int(tensor.untyped_storage()._cdata + offset)
 
-    return {"tolist": tolist, "numpy": numpy, "__format__": text, "data_ptr": data_ptr}
+    return {"tolist": tolist, "numpy": numpy, "__format__": format_value, "data_ptr": data_ptr}
 
 
 def _warn_of_values(tensor: Any) -> None:

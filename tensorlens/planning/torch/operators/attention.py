@@ -93,10 +93,10 @@ def choose(card: Card, call: Attention) -> int:
 
 
 def _is_for_flash(card: Card, call: Attention) -> bool:
-    """``can_use_flash_attention``; it may be off where it stands for cuDNN's kernel."""
+    """Port of ``can_use_flash_attention``; where it stands for cuDNN, cuDNN's switch counts too."""
     is_cudnn = card.capability[0] in (9, 10) and torch._C._get_cudnn_sdp_enabled()
     dimension = call.query.size(-1)
-    small = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
+    is_consumer = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
     no_backward = 192 < dimension <= 224 or (dimension > 192 and call.dropout > 0)
     return (
         (is_cudnn or torch._C._get_flash_sdp_enabled())
@@ -105,7 +105,7 @@ def _is_for_flash(card: Card, call: Attention) -> bool:
         and dimension == call.key.size(-1) == call.value.size(-1)
         and dimension <= 256
         and (8, 0) <= card.capability <= _NEWEST
-        and not (small and call.trains and no_backward)
+        and not (is_consumer and call.trains and no_backward)
         and (not call.is_causal or call.query.size(-2) == call.key.size(-2))
         and call.dtype in HALVES
         and call.has_heads
@@ -113,7 +113,7 @@ def _is_for_flash(card: Card, call: Attention) -> bool:
 
 
 def _is_for_efficient(card: Card, call: Attention) -> bool:
-    """``can_use_mem_efficient_attention``."""
+    """Port of ``can_use_mem_efficient_attention``."""
     half = call.dtype in HALVES
     older = card.capability < (8, 0)
     known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
@@ -232,14 +232,14 @@ def _padded(tensor: Any) -> Any:
 
 
 def _additive(mask: Any, dtype: torch.dtype) -> Any:
-    """``convert_boolean_attn_mask``."""
+    """Return a mask to add to the scores (``convert_boolean_attn_mask``)."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device))
 
 
 def _expanded(mask: Any, query: Any, key: Any) -> Any:
-    """``preprocess_mask``: a bias whose rows do not begin at multiples of 8 is copied."""
+    """Expand a mask; copy it if its rows do not begin at multiples of 8 (``preprocess_mask``)."""
     last = mask.size(-1)
     if mask.stride(-1) != 1 or any(mask.stride(each) % 8 for each in range(mask.dim() - 1)):
         mask = torch.nn.functional.pad(mask, (0, 8 - last % 8))[..., :last]

@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 _ALIGNMENT = 16
 """Bytes at whose multiples rows begin (``aten/src/ATen/native/GroupedMMUtils.h``)."""
 _library = torch.library.Library("aten", "IMPL")
-"""Kept: its registrations end with it."""
+"""Kept alive, as its registrations end with it."""
 
 
 def _no_result(mode: Any, func: Any, *args: Any, **kwargs: Any) -> None:
@@ -61,6 +61,7 @@ def register_cuda_kernels() -> None:
 
 
 def _no_kernel(*args: Any, **kwargs: Any) -> Any:
+    """Fail: it is registered only so that torch does not decompose the operator."""
     raise NotImplementedError("a tensor on a card that is not there has no data")
 
 

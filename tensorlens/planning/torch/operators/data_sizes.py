@@ -122,8 +122,8 @@ def _unique(mode: Any, func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any
     dim = given.get("dim")
     rows = tensor.numel() if dim is None else tensor.shape[dim]
     warn_of_size("unique", rows)
-    places = tensor.shape if dim is None else (rows,)
-    inverse = new_tensor(mode, tensor, places if given.get("return_inverse") else (0,), torch.int64)
+    shape = tensor.shape if dim is None else (rows,)
+    inverse = new_tensor(mode, tensor, shape if given.get("return_inverse") else (0,), torch.int64)
     counts = new_tensor(mode, tensor, (rows if given.get("return_counts") else 0,), torch.int64)
     return new_tensor(mode, tensor, (rows,) if dim is None else tensor.shape), inverse, counts
 

@@ -26,7 +26,7 @@ _REDUCED = frozenset(
 
 
 def keep_elements(func: Any, args: Sequence[Any], result: Any) -> None:
-    """Resize a reduced loss to the memory of all elements: ``mse_loss`` of an image is as large.
+    """Resize the storage of a reduced loss to that of all elements, which it keeps.
 
     Such kernels write all elements into the result before they reduce it in place
     (``aten/src/ATen/native/BinaryOps.cpp`` and ``Loss.cpp``, for the CPU and CUDA).
@@ -38,7 +38,7 @@ def keep_elements(func: Any, args: Sequence[Any], result: Any) -> None:
 
 @contextlib.contextmanager
 def loss_patches() -> Iterator[None]:
-    """Replace functions that take another way where tensors have no data."""
+    """Replace functions that run other code on tensors without data, while entered."""
     with (
         intercepted(_one_hot, (functional, "one_hot"), (torch._C._nn, "one_hot")),
         intercepted(_ctc_loss_function, (functional, "ctc_loss")),
@@ -47,10 +47,9 @@ def loss_patches() -> Iterator[None]:
 
 
 def _one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """Take the memory that is taken where there are values.
+    """Scatter into zeros, as torch does with data.
 
-    Without data torch compares with an ``arange`` instead of scattering into zeros
-    (aten/src/ATen/native/Onehot.cpp, torch 2.13).
+    Without data it compares with an ``arange`` (aten/src/ATen/native/Onehot.cpp, torch 2.13).
     """
     if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
         return original(tensor, num_classes)
