@@ -77,7 +77,7 @@ def _init_process_group(
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     stack, size = _entered[-1]
-    stack.enter_context(_sharding())
+    _patch_sharding(stack)
     own_rank = 0
     if size is None:
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
@@ -102,8 +102,7 @@ def _skip_hook(*args: Any) -> None:
     )
 
 
-@contextlib.contextmanager
-def _sharding() -> Iterator[None]:
+def _patch_sharding(stack: contextlib.ExitStack) -> None:
     """Let sharded tensors work, and hide the tensors with which torch infers shapes.
 
     To infer a result's shape, a sharded tensor runs the operator on fake tensors of the whole size
@@ -114,18 +113,14 @@ def _sharding() -> Iterator[None]:
     from torch.distributed.tensor import _dispatch
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    with contextlib.ExitStack() as stack:
-        enter = stack.enter_context
-        enter(
-            intercepted(_without_modes, (ShardingPropagator, "_propagate_tensor_meta_non_cached"))
-        )
-        if hasattr(_dispatch, "run_dtensor_rng_op"):
-            enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
-        for module in (_common_utils, _flat_param, _runtime_utils):
-            for name, function in _FSDP1.items():
-                if hasattr(module, name):
-                    enter(patched(module, name, function))
-        yield
+    enter = stack.enter_context
+    enter(intercepted(_without_modes, (ShardingPropagator, "_propagate_tensor_meta_non_cached")))
+    if hasattr(_dispatch, "run_dtensor_rng_op"):
+        enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
+    for module in (_common_utils, _flat_param, _runtime_utils):
+        for name, function in _FSDP1.items():
+            if hasattr(module, name):
+                enter(patched(module, name, function))
 
 
 def _without_modes(function: Any, *args: Any, **kwargs: Any) -> Any:

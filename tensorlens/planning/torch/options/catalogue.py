@@ -13,14 +13,7 @@ from typing import Any
 
 from tensorlens.frameworks.torch.release import check_release
 from tensorlens.planning.step_facts import Watch
-from tensorlens.planning.trials.jobs import (
-    Catalogue,
-    Job,
-    Result,
-    Setting,
-    choice,
-    flag,
-)
+from tensorlens.planning.trials.jobs import Catalogue, Job, Result, Setting, choice, flag
 
 
 def catalogue() -> Catalogue:

@@ -11,22 +11,8 @@ import torch
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.tensorflow.keras_training import step_of
-from tensorlens.planning.torch.options.models import (
-    Autocast,
-    ChannelsLast,
-    Checkpoint,
-    Compile,
-    Offload,
-    Option,
-    Shards,
-    Stage,
-)
-from tensorlens.planning.torch.options.training import (
-    Accumulate,
-    Optimizers,
-    PrefetchFactor,
-    SetToNone,
-)
+from tensorlens.planning.torch.options import models, training
+from tensorlens.planning.torch.options.models import Option, Stage
 from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.host_limit import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
@@ -35,15 +21,15 @@ from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
 _OPTIONS: dict[str, type[Option]] = {
-    "set_to_none": SetToNone,
-    "shards": Shards,
-    "channels_last": ChannelsLast,
-    "checkpoint": Checkpoint,
-    "autocast": Autocast,
-    "offload": Offload,
-    "compile": Compile,
-    "accumulate": Accumulate,
-    "prefetch_factor": PrefetchFactor,
+    "set_to_none": training.SetToNone,
+    "shards": models.Shards,
+    "channels_last": models.ChannelsLast,
+    "checkpoint": models.Checkpoint,
+    "autocast": models.Autocast,
+    "offload": models.Offload,
+    "compile": models.Compile,
+    "accumulate": training.Accumulate,
+    "prefetch_factor": training.PrefetchFactor,
 }
 """In the order in which they act on a model: checkpointed blocks are compiled, not the reverse."""
 _OPTIMIZER_SETTINGS = ("optimizer", "fused", "foreach")
@@ -74,7 +60,7 @@ def optioned(job: Job, *, estimated: bool) -> Optioned:
 def _options(settings: Mapping[str, Any], stage: Stage) -> Iterator[Option]:
     of_optimizers = {name: settings[name] for name in _OPTIMIZER_SETTINGS if name in settings}
     if of_optimizers:
-        yield Optimizers(of_optimizers, stage)
+        yield training.Optimizers(of_optimizers, stage)
     for name, kind in _OPTIONS.items():
         if name in settings:
             yield kind(settings[name], stage)
