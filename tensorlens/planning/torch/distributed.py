@@ -34,7 +34,13 @@ def distributed(world_size: int | None) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         if world_size is not None:
-            stack.enter_context(mock.patch.dict(os.environ, _variables(world_size)))
+            # as torchrun sets them for the first rank of one machine
+            variables = {
+                **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
+                **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
+                **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+            }
+            stack.enter_context(mock.patch.dict(os.environ, variables))
         _entered.append((stack, world_size))
         stack.callback(_entered.pop)
         for owner in (dist, distributed_c10d):
@@ -139,15 +145,6 @@ def _same_storage(one: Any, other: Any) -> bool:
 
 
 _FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
-
-
-def _variables(world_size: int) -> dict[str, str]:
-    """Return the variables that ``torchrun`` sets for the first rank of one machine."""
-    return {
-        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
-        **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
-        **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
-    }
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

@@ -95,6 +95,7 @@ class ValueAnswers:
             first: Any = args[0] if args else None
             if rule is None and type(first) is FakeTensor and attached(first) is None:
                 if first.constant is None:
+                    # most operators: no values of an argument, so none of the result
                     return result
             compute(func, args, kwargs, result)
             if rule is not None:

@@ -77,7 +77,7 @@ _SETTINGS = (
     flag("fused", "the fused argument of every optimizer that is made"),
     flag("foreach", "the foreach argument of every optimizer that is made"),
     choice(
-        "autocast", ("bf16", "fp16"), "autocast around the step, but for backward and the optimizer"
+        "autocast", ("bf16", "fp16"), "autocast around the step, except backward and the optimizer"
     ),
     choice(
         "checkpoint",
@@ -92,14 +92,12 @@ _SETTINGS = (
         lambda value: value is True or _is_text(value),
         "torch.compile of the model",
     ),
-    _number("shards", "processes", 2, "FSDP2 over so many processes"),
+    _number("shards", "processes", 2, "FSDP2 over this number of processes"),
     _number(
         "accumulate",
         "parts",
         2,
-        "the batch in so many parts, gradients added up, one step of the optimizer",
+        "the batch in equal parts, gradients added up, one step of the optimizer",
     ),
-    _number(
-        "prefetch_factor", "batches", 1, "so many batches ahead for each worker of every DataLoader"
-    ),
+    _number("prefetch_factor", "batches", 1, "batches ahead for each worker of every DataLoader"),
 )

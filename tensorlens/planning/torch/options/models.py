@@ -69,13 +69,11 @@ def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
 
 def stepping_classes() -> list[type]:
     """Return the classes of optimizers that define ``step``."""
-    waiting: list[type] = [torch.optim.Optimizer]
-    found: dict[type, None] = {}
-    while waiting:
-        kind = waiting.pop()
-        found[kind] = None
-        waiting += kind.__subclasses__()
-    return [kind for kind in found if kind is not torch.optim.Optimizer and "step" in vars(kind)]
+    classes: list[type] = torch.optim.Optimizer.__subclasses__()
+    for kind in classes:
+        # the list grows while it is read
+        classes += kind.__subclasses__()
+    return [kind for kind in dict.fromkeys(classes) if "step" in vars(kind)]
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:
