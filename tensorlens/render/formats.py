@@ -108,8 +108,10 @@ def ending_of(name: str) -> str | None:
 def tagged(name: str, tag: str) -> str:
     """Return a file's name with a tag before its ending: ``run.4711.tlens.gz``."""
     ending = ending_of(name)
-    start = name if ending is None else name[: -len(ending) - 1]
-    return f"{start}.{tag}" if ending is None else f"{start}.{tag}{name[len(start) :]}"
+    if ending is None:
+        return f"{name}.{tag}"
+    start = name[: -len(ending) - 1]
+    return f"{start}.{tag}{name[len(start) :]}"
 
 
 def save(

@@ -63,7 +63,7 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:120])
 
 
-_NS = 1000
+_NS_PER_US = 1000
 _SOURCE = "torch memory snapshot"
 
 
@@ -104,29 +104,30 @@ def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
 
 def _recorded(data: Any, source: str) -> Recorded:
     log = EventLog()
-    made = _lifetimes(data, log)
-    started = _started(made)
-    _fill(log, made, started)
+    devices = _lifetimes(data, log)
+    started = _started(devices)
+    _fill(log, devices, started)
     log.marks = _annotations(data.get("external_annotations"), log, started)
-    log.segments_known = bool(log.segments) or not any(each.resident for each in made.values())
+    log.segments_known = bool(log.segments) or not any(each.resident for each in devices.values())
     origin = Origin(
         source=dict.fromkeys(log.devices, source),
         started=started / 1e6 if started > 0 else None,
-        notes=tuple(_notes(made, started)),
+        notes=tuple(_notes(devices, started)),
         run=None,
     )
     return log, origin
 
 
 def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
+    """Return each device's lifetimes; the segments and stacks are put into the log."""
     traces = data.get("device_traces") or []
     rules = Rules.of(data.get("allocator_settings"))
     reader = StackReader(log.stacks)
     log.segments = segments(data.get("segments") or [], reader)
-    devices = [device_name(index) for index in range(len(traces))]
-    devices += [each.device for each in log.segments]
+    names = [device_name(index) for index in range(len(traces))]
+    names += [each.device for each in log.segments]
     made: dict[str, Lifetimes] = {}
-    for index, device in enumerate(dict.fromkeys(devices)):
+    for index, device in enumerate(dict.fromkeys(names)):
         own = [each for each in log.segments if each.device == device]
         trace: list[TraceEvent] = []
         if index < len(traces):
@@ -136,48 +137,48 @@ def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
     return made
 
 
-def _started(made: Mapping[str, Lifetimes]) -> int:
+def _started(devices: Mapping[str, Lifetimes]) -> int:
     """Return the recording's start in microseconds since 1970; -1 if no event has a time."""
-    first = (row for each in made.values() for row in each.rows[each.starts : each.starts + 1])
+    first = (row for each in devices.values() for row in each.rows[each.starts : each.starts + 1])
     return min((row.time for row in first if row.time >= 0), default=-1)
 
 
-def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
-    for device, each in made.items():
+def _fill(log: EventLog, devices: Mapping[str, Lifetimes], started: int) -> None:
+    for device, each in devices.items():
         for start in each.rows[: each.starts]:
             log.append(START, device, start.address, start.size, 0, start.stack)
     for time, device, event in heapq.merge(
-        *(_timed(device, each, started) for device, each in made.items()), key=itemgetter(0)
+        *(_timed(device, each, started) for device, each in devices.items()), key=itemgetter(0)
     ):
         log.append(event.kind, device, event.address, event.size, time, event.stack, event.context)
 
 
-def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, TraceEvent]]:
-    for index, row in enumerate(made.rows[made.starts :]):
+def _timed(device: str, blocks: Lifetimes, started: int) -> Iterator[tuple[int, str, TraceEvent]]:
+    for index, row in enumerate(blocks.rows[blocks.starts :]):
         time = index if started < 0 else max(row.time - started, 0)
-        yield time * _NS, device, row
+        yield time * _NS_PER_US, device, row
 
 
 def _annotations(raw: Any, log: EventLog, started: int) -> list[Mark]:
     """Return the starts of ``record_function`` ranges in the snapshot as marks."""
     if not raw or started < 0:
         return []
-    first = next((row for row, kind in enumerate(log.kind) if kind != START), len(log))
+    first = log.starts
     times = [
-        (max(each["time_us"] - started, 0) * _NS, each["name"])
+        (max(each["time_us"] - started, 0) * _NS_PER_US, each["name"])
         for each in raw
         if each["stage"] == "START"
     ]
     return [Mark(name, bisect_left(log.time, time, lo=first), time) for time, name in sorted(times)]
 
 
-def _notes(made: Mapping[str, Lifetimes], started: int) -> Iterator[str]:
-    traced = any(len(each.rows) > each.starts for each in made.values())
+def _notes(devices: Mapping[str, Lifetimes], started: int) -> Iterator[str]:
+    traced = any(len(each.rows) > each.starts for each in devices.values())
     if traced and started < 0:
         yield "the trace has no times: its events are put one microsecond apart"
-    if made and not traced:
+    if devices and not traced:
         yield "a snapshot without a trace: what was there at one moment"
-    for device, each in made.items():
+    for device, each in devices.items():
         if each.late:
             yield (
                 f"{device}: {each.late} blocks were handed out after the trace ended;"

@@ -135,15 +135,15 @@ def distinct_names(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) ->
         rooms: columns of a terminal for each.
         ellipsis: sign for what is left out.
     """
-    wanted = dict(zip(texts, rooms, strict=True))
+    least: dict[str, int] = {}
     for text, room in zip(texts, rooms, strict=True):
         # a text that occurs twice gets the smaller room
-        wanted[text] = min(wanted[text], room)
-    names = _Names(wanted, ellipsis)
+        least[text] = min(least.get(text, room), room)
+    names = _ShortNames(least, ellipsis)
     return [names.shown[text] for text in texts]
 
 
-class _Names:
+class _ShortNames:
     def __init__(self, rooms: Mapping[str, int], ellipsis: str) -> None:
         self._ellipsis = ellipsis
         self._parts = {text: _parts(text) for text in rooms}
@@ -153,7 +153,7 @@ class _Names:
         for text, short in self.shown.items():
             groups.setdefault(short, []).append(text)
         for alike in groups.values():
-            self._cut_apart(alike, rooms)
+            self._make_distinct(alike, rooms)
 
     def _fitted(self, text: str, room: int) -> str:
         if width(text) <= room:
@@ -161,38 +161,38 @@ class _Names:
         parts = self._parts[text]
         order = sorted(
             range(len(parts) - 1),
-            key=lambda place: (
-                place == 0 or any(map(str.isdigit, parts[place])),
-                -self._counts[parts[place]],
-                place,
+            key=lambda index: (
+                index == 0 or any(map(str.isdigit, parts[index])),
+                -self._counts[parts[index]],
+                index,
             ),
         )
         left_out: set[int] = set()
-        for place in order:
-            left_out.add(place)
-            # of two parts the first tells more than an ellipsis
+        for index in order:
+            left_out.add(index)
+            # a name of two parts is cut in the middle instead
             if width(self._joined(parts, left_out)) <= room and len(parts) > 2:
                 break
         else:
             return _cut(text, room, self._ellipsis)
         # without a long part, others may fit again
-        for place in reversed(order):
-            fewer = left_out - {place}
+        for index in reversed(order):
+            fewer = left_out - {index}
             if width(self._joined(parts, fewer)) <= room:
                 left_out = fewer
         return self._joined(parts, left_out)
 
     def _joined(self, parts: Sequence[str], left_out: set[int]) -> str:
         text = ""
-        for place, part in enumerate(parts):
-            if place not in left_out:
-                after_gap = place and place - 1 in left_out
+        for index, part in enumerate(parts):
+            if index not in left_out:
+                after_gap = index and index - 1 in left_out
                 text += part.removeprefix(".").removeprefix("/") if after_gap else part
-            elif place - 1 not in left_out:
+            elif index - 1 not in left_out:
                 text += self._ellipsis
         return text
 
-    def _cut_apart(self, alike: Sequence[str], rooms: Mapping[str, int]) -> None:
+    def _make_distinct(self, alike: Sequence[str], rooms: Mapping[str, int]) -> None:
         taken = {*self.shown.values()}
         for text in alike[1:]:
             others = [each for each in alike if each != text]
@@ -203,13 +203,14 @@ class _Names:
                     break
 
     def _cuts(self, text: str, room: int, others: Iterable[str]) -> Iterable[str]:
+        """Yield other ways to shorten a text, at last to where it differs from the others."""
         for start in range(room, -1, -1):
             yield shortened(text, room, self._ellipsis, start)
         dots = self._ellipsis
         least = max(room - 2 * width(dots), 1)
         for other in others:
             pairs = enumerate(zip(text, other, strict=False))
-            first = next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
+            first = next((index for index, (a, b) in pairs if a != b), min(len(text), len(other)))
             begin = max(first - least // 2, 0)
             yield f"{dots}{leading(text[begin:], least)}{dots}"
 

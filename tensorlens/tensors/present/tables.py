@@ -28,8 +28,8 @@ from tensorlens.tensors.present.inventory import DeviceInventory, TensorRow
 _OPENING = 20
 """Tensors that a page shows first."""
 _NAMELESS = "(no name)"
-_SHAPE_ROOM = 28
-_BORN_ROOM = 32
+_SHAPE_WIDTH = 28
+_BORN_WIDTH = 32
 
 
 def field(tensor: TensorRecord, name: str) -> str | int | None:
@@ -81,7 +81,7 @@ def tensor_table(
         Column("Name", "name", in_full=view.verbose),
         Column("Role", "text"),
         Column("Type", "text", rank=0),
-        Column("Shape", "text", rank=1, most=_SHAPE_ROOM),
+        Column("Shape", "text", rank=1, most=_SHAPE_WIDTH),
     ]
     if kind == "grown":
         columns += [Column("Before"), Column("After")]
@@ -89,7 +89,7 @@ def tensor_table(
     if not view.verbose:
         # a verbose report has the births below the row
         columns += [
-            Column("Born", "line", rank=2, most=_BORN_ROOM, only=("text",)),
+            Column("Born", "line", rank=2, most=_BORN_WIDTH, only=("text",)),
             Column("Born", "line", rank=1, only=HTML_MEDIA, tip="The line that allocated it"),
             Column("Line of the model", "line", rank=1, only=HTML_MEDIA),
         ]
@@ -116,10 +116,8 @@ def tensor_table(
 def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
     if kind == "grown":
         yield from (size(row.before), size(row.after))
-    tone: Tone = "peak"
+    tone: Tone = "peak" if not kind else "release" if row.change < 0 else "growth"
     text = size(row.change, signed=bool(kind))
-    if kind:
-        tone = "release" if row.change < 0 else "growth"
     yield Cell(text, bar=bar(abs(row.change), largest), tone=tone)
 
 
@@ -152,12 +150,12 @@ def _remarks(row: TensorRow, view: View) -> Iterator[str]:
     if first.held_by:
         yield f"held by {first.held_by}"
     if view.verbose:
-        yield from _everything(row)
+        yield from _verbose_remarks(row)
     for alias in row.aliases:
         yield f"shared by {alias.name}  {alias.shape}{_layout(alias)}"
 
 
-def _everything(row: TensorRow) -> Iterator[str]:
+def _verbose_remarks(row: TensorRow) -> Iterator[str]:
     first = row.first
     if first.module:
         yield f"made in {first.module}"
@@ -185,7 +183,8 @@ _TREE = (
     ("named", 4, "named"),
     ("unnamed", 4, "unnamed"),
 )
-_OF_THE_HOST = {
+"""Figure, depth and label of the ledger's rows."""
+_HOST_REMARKS = {
     "other": "other processes and the kernel",
     "reserved": "the process's resident set",
 }
@@ -200,7 +199,7 @@ def ledger_table(ledger: Ledger, view: View) -> Section:
     whole = max(max(nbytes or 0, 0) for nbytes in figures.values())
     remarks = {"unnamed": _unnamed(ledger)}
     if ledger.device.rpartition("/")[2] == "cpu":
-        remarks |= _OF_THE_HOST
+        remarks |= _HOST_REMARKS
     explanations = {**ledger.explanations, "free": _FREE}
     rows = []
     for figure, depth, label in _TREE:
