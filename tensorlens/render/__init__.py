@@ -5,7 +5,6 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
-        "blocks": ("Box", "Treemap"),
         "figures": ("device_names", "device_sources", "duration", "size"),
         "formats": (
             "ENDINGS",
@@ -16,7 +15,8 @@ attach(
             "save",
             "to_pandas",
         ),
-        "html": ("fragment", "html_page", "markup", "rectangles"),
+        "html": ("fragment", "html_page", "markup"),
+        "pictures": ("Box", "TREEMAP_HEIGHT", "TREEMAP_WIDTH", "Treemap", "rectangles"),
         "shown": ("View",),
         "source": (
             "clipped",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from tensorlens.render.pictures import Picture
+from tensorlens.render.pictures import Picture, Treemap
 
 MEASURED = "measured"
 NO_BREAK = "\xa0"
@@ -248,29 +248,6 @@ class Bars:
 
     heading: str
     bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle of a treemap, as large as its bytes."""
-
-    label: str
-    text: str
-    nbytes: int
-    swatch: str
-    """Its CSS colour."""
-    tip: str = ""
-    boxes: tuple[Box, ...] = ()
-    """Its parts; they add up to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Treemap:
-    """Groups of boxes that fill a rectangle; pages draw it, text leaves it out."""
-
-    label: str
-    """Description in words."""
-    groups: tuple[Box, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tensorlens.render.blocks import (
     Block,
-    Box,
     Cell,
     Column,
     Kind,
@@ -23,11 +20,11 @@ from tensorlens.render.blocks import (
     Medium,
     Row,
     Table,
-    Treemap,
     of_medium,
     tables_of,
 )
 from tensorlens.render.figures import heights, thinned
+from tensorlens.render.pictures import TREEMAP_HEIGHT, rectangles
 from tensorlens.render.shown import View, permitted, provenance
 from tensorlens.render.source import clipped, printable
 
@@ -43,6 +40,7 @@ _JOINTS = {
 }
 """Where names and lines may be broken, and where their long parts may be."""
 _LONG = 18
+"""Characters above which a part may be broken itself."""
 _MARKS = {"peak": "▲", "growth": "●", "raised": "✗"}
 _WHOLE = Markup('<span class="tl-whole">{}</span>')
 
@@ -106,10 +104,10 @@ def _columns(table: Table, medium: Medium) -> list[tuple[int, Column]]:
     """Return the columns that a medium shows, with their numbers."""
     rows = [row for row in table.all_rows if isinstance(row, Row)]
     return [
-        (place, column)
-        for place, column in enumerate(table.columns)
+        (number, column)
+        for number, column in enumerate(table.columns)
         if (not column.only or medium in column.only)
-        and (column.rank is None or any(row.cell(place).text for row in rows))
+        and (column.rank is None or any(row.cell(number).text for row in rows))
     ]
 
 
@@ -125,24 +123,24 @@ def _gives_way(column: Column) -> bool:
 
 def _classes(cell: Cell, column: Column) -> str:
     """Return the classes of a cell."""
-    found = [
+    classes = [
         _CLASSES[column.kind],
         _GIVES_WAY if _gives_way(column) else "",
         "" if cell.bar is None else f"tl-bar tl-{cell.tone}",
         "tl-top" if cell.mark or cell.is_top else "",
         "tl-part" if cell.depth else "",
     ]
-    return " ".join(filter(None, found))
+    return " ".join(filter(None, classes))
 
 
 def _style(cell: Cell) -> str:
-    found = []
+    styles = []
     if cell.bar is not None:
         begin, end = cell.bar
-        found.append(f"--tl-from: {100 * begin:.1f}%; --tl-to: {100 * end:.1f}%")
+        styles.append(f"--tl-from: {100 * begin:.1f}%; --tl-to: {100 * end:.1f}%")
     if cell.depth:
-        found.append(f"--tl-depth: {cell.depth}")
-    return "; ".join(found)
+        styles.append(f"--tl-depth: {cell.depth}")
+    return "; ".join(styles)
 
 
 def short_text(text: str) -> str:
@@ -150,85 +148,9 @@ def short_text(text: str) -> str:
     return clipped(printable(text), _LONGEST, "…")
 
 
-WIDTH, HEIGHT = 1200.0, 340.0
-"""Size of the treemap in pixels, for its layout; a page stretches its width."""
-_TITLE = 18.0
-_GAP = 1.0
-_LABEL = (34.0, 15.0)
-"""Least width and height of a box with a label."""
-_SECOND_LINE = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rectangle:
-    """A box and its position: across in percent, down in pixels."""
-
-    box: Box
-    x: float
-    y: float
-    width: float
-    height: float
-    is_group: bool
-    has_label: bool
-    has_text: bool
-
-
-def rectangles(treemap: Treemap) -> list[Rectangle]:
-    """Return the groups of a treemap and the boxes in them, each group before its boxes."""
-    found = []
-    for group, area in _divided(treemap.groups, (0.0, 0.0, WIDTH, HEIGHT)):
-        found.append(_rectangle(group, area, is_group=True))
-        x, y, width, height = area
-        title = min(_TITLE, height / 2)
-        inside = (x, y + title, width, max(height - title, 0.0))
-        found += [_rectangle(box, place) for box, place in _divided(group.boxes, inside)]
-    return found
-
-
-_Area = tuple[float, float, float, float]
-
-
-def _rectangle(box: Box, area: _Area, *, is_group: bool = False) -> Rectangle:
-    x, y, width, height = area
-    width, height = max(width - _GAP, 0.0), max(height - _GAP, 0.0)
-    return Rectangle(
-        box,
-        100 * x / WIDTH,
-        y,
-        100 * width / WIDTH,
-        height,
-        is_group,
-        has_label=width >= _LABEL[0] and height >= _LABEL[1],
-        has_text=is_group or height >= _SECOND_LINE,
-    )
-
-
-def _divided(boxes: Sequence[Box], area: _Area) -> Iterator[tuple[Box, _Area]]:
-    """Yield each box with its rectangle within an area, the largest first.
-
-    The area is cut across its longer side into two parts as equal as the sizes allow, and so on.
-    """
-    left = sorted((box for box in boxes if box.nbytes > 0), key=lambda box: -box.nbytes)
-    if len(left) < 2:
-        yield from ((box, area) for box in left)
-        return
-    sums = [*accumulate(box.nbytes for box in left)]
-    cut = min(range(1, len(left)), key=lambda place: abs(2 * sums[place - 1] - sums[-1]))
-    part = sums[cut - 1] / sums[-1]
-    x, y, width, height = area
-    if width >= height:
-        wide = width * part
-        first, second = (x, y, wide, height), (x + wide, y, width - wide, height)
-    else:
-        high = height * part
-        first, second = (x, y, width, high), (x, y + high, width, height - high)
-    yield from _divided(left[:cut], first)
-    yield from _divided(left[cut:], second)
-
-
 _WIDTH, _HEIGHT = 240, 28
 """Size of a line of levels in pixels."""
-_MOST_POINTS = 240
+_MAX_POINTS = 240
 
 
 def markup(blocks: Sequence[Block], medium: Medium) -> str:
@@ -242,22 +164,18 @@ def markup(blocks: Sequence[Block], medium: Medium) -> str:
         blocks=shown,
         on_page=medium == "page",
         boxes=rectangles,
-        treemap_height=HEIGHT,
+        treemap_height=TREEMAP_HEIGHT,
         has_tables_script=medium == "page" and any(each.opening for each in tables_of(shown)),
-        kind=_kind,
+        kind=lambda block: type(block).__name__,
         columns=lambda table: _columns(table, medium),
         line=_line,
         box=(_WIDTH, _HEIGHT),
     )
 
 
-def _kind(block: Any) -> str:
-    return type(block).__name__
-
-
 def _line(levels: Levels) -> str:
     """Return the points of a line through the levels, for SVG."""
-    series = thinned(levels.series, _MOST_POINTS)
+    series = thinned(levels.series, _MAX_POINTS)
     across = _WIDTH / max(1, len(series) - 1)
     points = [
         f"{at * across:.1f},{(1 - height) * (_HEIGHT - 4) + 2:.1f}"

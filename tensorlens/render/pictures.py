@@ -1,8 +1,10 @@
-"""A timeline as a picture, in units that a page stretches to its width, and its colours."""
+"""Pictures on pages, a timeline and a treemap, with their colours."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 ROLE_COLOURS = {
@@ -41,7 +43,7 @@ def role_colour(role: str) -> str:
 
 
 WIDTH, HEIGHT = 100_000, 1000
-"""Units of the picture."""
+"""Units of the timeline, which a page stretches to its width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,103 @@ class Picture:
         """The phases that occur, and their colours."""
         shown = {band.phase for band in self.bands}
         return {phase: colour for phase, colour in PHASE_COLOURS.items() if phase in shown}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle of a treemap, as large as its bytes."""
+
+    label: str
+    text: str
+    nbytes: int
+    swatch: str
+    """Its CSS colour."""
+    tip: str = ""
+    boxes: tuple[Box, ...] = ()
+    """Its parts; they add up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treemap:
+    """Groups of boxes that fill a rectangle; pages draw it, text leaves it out."""
+
+    label: str
+    """Description in words."""
+    groups: tuple[Box, ...]
+
+
+TREEMAP_WIDTH, TREEMAP_HEIGHT = 1200.0, 340.0
+"""Size of the treemap in pixels, for its layout; a page stretches its width."""
+_TITLE_HEIGHT = 18.0
+_GAP = 1.0
+_LABEL_SIZE = (34.0, 15.0)
+"""Least width and height of a box with a label."""
+_TWO_LINES = 30.0
+"""Least height of a box with a second line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A box and its position: across in percent, down in pixels."""
+
+    box: Box
+    x: float
+    y: float
+    width: float
+    height: float
+    is_group: bool
+    has_label: bool
+    has_text: bool
+
+
+def rectangles(treemap: Treemap) -> list[Rectangle]:
+    """Return the groups of a treemap and the boxes in them, each group before its boxes."""
+    drawn = []
+    for group, area in _divided(treemap.groups, (0.0, 0.0, TREEMAP_WIDTH, TREEMAP_HEIGHT)):
+        drawn.append(_rectangle(group, area, is_group=True))
+        x, y, width, height = area
+        title = min(_TITLE_HEIGHT, height / 2)
+        inside = (x, y + title, width, max(height - title, 0.0))
+        drawn += [_rectangle(box, part) for box, part in _divided(group.boxes, inside)]
+    return drawn
+
+
+_Area = tuple[float, float, float, float]
+
+
+def _rectangle(box: Box, area: _Area, *, is_group: bool = False) -> Rectangle:
+    x, y, width, height = area
+    width, height = max(width - _GAP, 0.0), max(height - _GAP, 0.0)
+    return Rectangle(
+        box,
+        100 * x / TREEMAP_WIDTH,
+        y,
+        100 * width / TREEMAP_WIDTH,
+        height,
+        is_group,
+        has_label=width >= _LABEL_SIZE[0] and height >= _LABEL_SIZE[1],
+        has_text=is_group or height >= _TWO_LINES,
+    )
+
+
+def _divided(boxes: Sequence[Box], area: _Area) -> Iterator[tuple[Box, _Area]]:
+    """Yield each box with its rectangle within an area, the largest first.
+
+    The area is cut across its longer side into two parts as equal as the sizes allow, and so on.
+    """
+    left = sorted((box for box in boxes if box.nbytes > 0), key=lambda box: -box.nbytes)
+    if len(left) < 2:
+        yield from ((box, area) for box in left)
+        return
+    sums = [*accumulate(box.nbytes for box in left)]
+    cut = min(range(1, len(left)), key=lambda index: abs(2 * sums[index - 1] - sums[-1]))
+    part = sums[cut - 1] / sums[-1]
+    x, y, width, height = area
+    if width >= height:
+        wide = width * part
+        first, second = (x, y, wide, height), (x + wide, y, width - wide, height)
+    else:
+        high = height * part
+        first, second = (x, y, width, high), (x, y + high, width, height - high)
+    yield from _divided(left[:cut], first)
+    yield from _divided(left[cut:], second)

@@ -8,18 +8,16 @@ from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import FIELDS
 from tensorlens.render.blocks import (
     Block,
-    Box,
     Heading,
     Note,
     Only,
     Paragraph,
     Rows,
     Section,
-    Treemap,
     named,
 )
 from tensorlens.render.figures import counted, device_sources, size
-from tensorlens.render.pictures import role_colour
+from tensorlens.render.pictures import Box, Treemap, role_colour
 from tensorlens.render.shown import View
 from tensorlens.render.source import printable
 from tensorlens.tensors.present.inventory import (
@@ -57,7 +55,7 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
             )
         ),
         *(
-            device_section(device, headline(device), view, (_map(snapshot, device.device, view),))
+            device_section(device, headline(device), view, _pictures(snapshot, device, view))
             if device.is_memory
             else Section((), without_memory(device), device.device)
             for device in devices
@@ -77,8 +75,9 @@ def device_section(
     return Section(shown, headline, device.device, is_parted=True)
 
 
-def _map(snapshot: Snapshot, device: str, view: View) -> Only:
-    return Only(("page",), lambda: [*filter(None, (treemap(snapshot, device, view),))])
+def _pictures(snapshot: Snapshot, device: DeviceInventory, view: View) -> tuple[Only]:
+    name = device.device
+    return (Only(("page",), lambda: [*filter(None, (treemap(snapshot, name, view),))]),)
 
 
 def rows(snapshot: Snapshot) -> Rows:
@@ -101,9 +100,9 @@ def _device(device: DeviceInventory, view: View) -> Iterator[Block]:
         yield ledger_table(device.ledger, view)
 
 
-_PARTS = {"gradient": 3, "optimizer": 3}
+_LABEL_PARTS = {"gradient": 3, "optimizer": 3}
 """Role to the last parts of a name that label a box: ``fc.weight.grad``; two for others."""
-_BOXES = 150
+_MAX_BOXES = 150
 """Number of the largest tensors and families with boxes of their own."""
 
 
@@ -116,10 +115,10 @@ def treemap(snapshot: Snapshot, device: str, view: View) -> Treemap | None:
     (inventory,) = (each for each in inventories(snapshot, everything) if each.device == device)
     rows = sorted((row for row in inventory.rows if row.after), key=lambda row: -row.after)
     roles: dict[str, list[Box]] = {}
-    for row in rows[:_BOXES]:
+    for row in rows[:_MAX_BOXES]:
         roles.setdefault(row.first.role, []).append(_box(row))
     rest: dict[str, list[TensorRow]] = {}
-    for row in rows[_BOXES:]:
+    for row in rows[_MAX_BOXES:]:
         rest.setdefault(row.first.role, []).append(row)
     for role, others in rest.items():
         nbytes = sum(row.after for row in others)
@@ -141,5 +140,5 @@ def _box(row: TensorRow) -> Box:
     name = f"{name} x {row.count:,}" if row.count > 1 else name
     tip = f"{name}\n{size(row.after)}, {row.first.dtype} {row.shape}".rstrip()
     # the beginnings of module paths are much alike
-    label = ".".join(name.split(".")[-_PARTS.get(row.first.role, 2) :])
+    label = ".".join(name.split(".")[-_LABEL_PARTS.get(row.first.role, 2) :])
     return Box(label, size(row.after), row.after, role_colour(row.first.role), tip)

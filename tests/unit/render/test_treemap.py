@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorlens.render import Box, Treemap, html, rectangles
+from tensorlens.render import TREEMAP_HEIGHT, TREEMAP_WIDTH, Box, Treemap, rectangles
 
 
 def treemap(*groups: tuple[int, ...]) -> Treemap:
@@ -26,10 +26,10 @@ def test_areas_are_as_the_bytes(kind: str) -> None:
     whole = sum(map(sum, SHAPES[kind]))
     for each in groups:
         # a box ends a pixel before the next
-        area = (each.width * html.WIDTH / 100 + 1) * (each.height + 1)
-        assert area >= each.box.nbytes / whole * html.WIDTH * html.HEIGHT * 0.999999
+        area = (each.width * TREEMAP_WIDTH / 100 + 1) * (each.height + 1)
+        assert area >= each.box.nbytes / whole * TREEMAP_WIDTH * TREEMAP_HEIGHT * 0.999999
         if each.width and each.height:
-            assert area == pytest.approx(each.box.nbytes / whole * html.WIDTH * html.HEIGHT)
+            assert area == pytest.approx(each.box.nbytes / whole * TREEMAP_WIDTH * TREEMAP_HEIGHT)
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -39,7 +39,10 @@ def test_no_box_covers_another_or_leaves_the_picture(kind: str) -> None:
     spans = [(b.x, b.x + b.width, b.y, b.y + b.height) for b in boxes if b.width and b.height]
     for left, right, top, bottom in spans:
         assert (
-            left >= -1e-6 and right <= 100 + 1e-6 and top >= -1e-6 and bottom <= html.HEIGHT + 1e-6
+            left >= -1e-6
+            and right <= 100 + 1e-6
+            and top >= -1e-6
+            and bottom <= TREEMAP_HEIGHT + 1e-6
         )
     for number, one in enumerate(spans):
         for other in spans[number + 1 :]:
