@@ -11,8 +11,6 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from tensorlens.planning.torch.operators import recurrent
 
 _aten = torch.ops.aten
-_ALIGNMENT = 16
-"""Bytes at whose multiples rows begin (``aten/src/ATen/native/GroupedMMUtils.h``)."""
 _library = torch.library.Library("aten", "IMPL")
 """Kept alive, as its registrations end with it."""
 
@@ -39,8 +37,6 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "is_pinned": _false,
     **recurrent.CUDA_KERNELS,
 }
-
-
 _COMPOSITES = ("silu_backward", "mish_backward", "_fused_rms_norm")
 """Operators that are composites wherever they have no kernel
 (``aten/src/ATen/native/native_functions.yaml``: CompositeImplicitAutograd beside CUDA)."""
@@ -63,6 +59,10 @@ def register_cuda_kernels() -> None:
 def _no_kernel(*args: Any, **kwargs: Any) -> Any:
     """Fail: it is registered only so that torch does not decompose the operator."""
     raise NotImplementedError("a tensor on a card that is not there has no data")
+
+
+_ALIGNMENT = 16
+"""Bytes at whose multiples rows begin (``aten/src/ATen/native/GroupedMMUtils.h``)."""
 
 
 def _grouped_mm(
