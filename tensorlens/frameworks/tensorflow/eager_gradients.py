@@ -94,11 +94,11 @@ def _calls_by_row(log: EventLog, calls: Sequence[_Call], clock: LogClock) -> dic
         by_thread.setdefault(clock.thread(call.thread), []).append(call)
     calls_by_row: dict[int, _Call] = {}
     for row, number in enumerate(log.context):
-        ran = by_thread.get(log.contexts[number].thread, []) if number >= 0 else []
+        calls_of_thread = by_thread.get(log.contexts[number].thread, []) if number >= 0 else []
         moment = log.time[row] + clock.started
-        index = bisect_right(ran, moment, key=attrgetter("begin")) - 1
-        if index >= 0 and moment <= ran[index].end:
-            calls_by_row[row] = ran[index]
+        index = bisect_right(calls_of_thread, moment, key=attrgetter("begin")) - 1
+        if index >= 0 and moment <= calls_of_thread[index].end:
+            calls_by_row[row] = calls_of_thread[index]
     return calls_by_row
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 
-_TRACKED = "_tracker"
+_TRACKER = "_tracker"
 _DEPENDENCIES = "_self_unconditional_"
 """Prefix of the attributes in which TensorFlow keeps what checkpoints of a model save."""
 
@@ -44,8 +44,8 @@ def clone_of(model: Any) -> Any:
     """
     twin = object.__new__(type(model))
     attributes = dict(model.__dict__)
-    if _TRACKED in attributes:
-        attributes[_TRACKED] = _own_tracker(attributes, attributes[_TRACKED])
+    if _TRACKER in attributes:
+        attributes[_TRACKER] = _own_tracker(attributes, attributes[_TRACKER])
     for name, value in attributes.items():
         if name.startswith(_DEPENDENCIES):
             # shared, it would keep what is set on the twin as long as the model lives

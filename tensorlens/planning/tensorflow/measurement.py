@@ -29,7 +29,7 @@ from tensorlens.planning.trials.measurement import Bench
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
-_OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
+_NO_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """Messages of kernels and libraries that got no memory from the system."""
 
 
@@ -91,16 +91,16 @@ def _refusal(error: BaseException, limited: bool) -> str | None:
     if isinstance(error, MemoryError):
         return "MemoryError"
     text = str(error) if limited and isinstance(error, tf.errors.OpError) else ""
-    return " ".join(text.split())[:300] if _OF_MEMORY.search(text) else None
+    return " ".join(text.split())[:300] if _NO_MEMORY.search(text) else None
 
 
-def _limited(nbytes: int) -> AbstractContextManager[None]:
+def _limit_memory(nbytes: int) -> AbstractContextManager[None]:
     if tf.config.list_physical_devices("GPU"):
         raise CannotApply("TensorFlow's memory is limited on the CPU only: hide the GPU")
     return host_limited(nbytes)
 
 
-def _cleared() -> None:
+def _clear_session() -> None:
     keras = sys.modules.get("keras")
     if keras is not None:
         keras.utils.clear_session(free_memory=False)
@@ -112,9 +112,9 @@ BENCH = Bench(
     optioned=lambda job: _optioned(job, estimated=False),
     when_stepped=when_stepped,
     refusal=_refusal,
-    limited=_limited,
+    limited=_limit_memory,
     rehearses=lambda: True,
-    cleared=_cleared,
+    cleared=_clear_session,
 )
 """TensorFlow's part of a measured trial."""
 

@@ -75,7 +75,7 @@ _KEPT = (
     *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
 )
 """Arguments of the program's optimizer that the other class is given too, if it takes them."""
-_WRAPS = "inner_optimizer"
+_INNER = "inner_optimizer"
 
 
 class Optimizer(Option):
@@ -93,7 +93,7 @@ class Optimizer(Option):
             raise CannotApply("make_step() makes no optimizer of Keras: there is none to change")
 
     def _exchanged(self, cls: type, given: dict[str, Any]) -> Any:
-        if _WRAPS in given:
+        if _INNER in given:
             # LossScaleOptimizer: the one inside has been exchanged already
             return cls(**given)
         name = next(each for each in _CLASSES if each.lower() == self.value)
@@ -170,7 +170,7 @@ class RecomputeBlocks(Option):
         call = block.call
 
         @functools.wraps(call)
-        def again(*args: Any, **kwargs: Any) -> Any:
+        def recomputed(*args: Any, **kwargs: Any) -> Any:
             self.used()
             items = tf.nest.flatten((args, kwargs))
             places = [at for at, item in enumerate(items) if tf.is_tensor(item)]
@@ -183,10 +183,10 @@ class RecomputeBlocks(Option):
 
             return tf.recompute_grad(on_tensors)(*(items[at] for at in places))
 
-        block.call = again
+        block.call = recomputed
 
 
-_OF_XLA = ("XLA", "xla", "jit_compile", "compile-time constant")
+_XLA_WORDS = ("XLA", "xla", "jit_compile", "compile-time constant")
 
 
 class JitCompile(Option):
@@ -221,7 +221,7 @@ class JitCompile(Option):
             yield
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             text = str(error)
-            if self.value and any(mark in text for mark in _OF_XLA):
+            if self.value and any(mark in text for mark in _XLA_WORDS):
                 raise CannotApply(f"jit_compile: XLA refuses it: {one_line(error, 200)}") from None
             raise
 

@@ -18,7 +18,7 @@ from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options import Stage, repeated_blocks
 
-_LOWER = ("bfloat16", "float16")
+_LOW_PRECISION = ("bfloat16", "float16")
 _COMMON_VARIABLES = ("iteration", "learning_rate")
 """Last path components of variables that every Keras optimizer has."""
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
@@ -60,7 +60,7 @@ class StepWatch:
                 if (path := path_of(address, kind)) is not None
             ),
             optimizers=tuple(map(_described, _optimizers())),
-            has_low_precision=any(each in _LOWER for each in computed),
+            has_low_precision=any(each in _LOW_PRECISION for each in computed),
             is_whole=is_whole,
             recomputes=self._recomputes,
             is_compiled=any(getattr(model, "compiled", False) for model in models),

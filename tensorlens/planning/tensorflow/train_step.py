@@ -24,7 +24,7 @@ from tensorlens.planning.tensorflow.graphs.graph import (
 from tensorlens.planning.tensorflow.graphs.graph_run import GraphRunner, eager_lasts
 from tensorlens.planning.tensorflow.graphs.kernels import NOTHING, Buffer, Value, drop, keep
 from tensorlens.planning.tensorflow.graphs.scratch import (
-    LOWER,
+    BFLOAT16,
     add_positions,
     host_scratch,
     scratch_of,
@@ -238,7 +238,7 @@ def _cautions(
             texts.append(_ORDER)
         elif recurrent:
             texts.append(_UNROLLED)
-        if any("MatMul" in node.op and node.attrs.get("T") == LOWER for node in nodes):
+        if any("MatMul" in node.op and node.attrs.get("T") == BFLOAT16 for node in nodes):
             texts.append(_PRODUCTS)
     else:
         texts += [_GROWTH] if request.eager else [_LAYOUT, _GROWTH]
@@ -273,8 +273,8 @@ def _compiled_by(model: Any, request: TraceRequest, function: str) -> str:
     return "tf.config.optimizer.set_jit()" if tf.config.optimizer.get_jit() else ""
 
 
-_NAME = "weights + layer outputs"
-_WHY = (
+_RULE_NAME = "weights + layer outputs"
+_RULE_NOTE = (
     "the sum of stackoverflow.com/questions/43137288: each layer's weights and one output, as a "
     "forward pass would keep them; it leaves out gradients, what backward computes, optimizer "
     "slots, fp32 copies under mixed precision and what kernels take, and it counts an activation "
@@ -285,7 +285,7 @@ _WHY = (
 def _rule_of_thumb(model: Any, batch: int) -> tuple[Formula, ...]:
     """Return the rule of thumb's figure; nothing if a layer's output has no shape."""
     try:
-        return (Formula(_NAME, _layer_sum(model, batch), _WHY),)
+        return (Formula(_RULE_NAME, _layer_sum(model, batch), _RULE_NOTE),)
     except Exception:  # a model of one's own class has layers of any kind
         return ()
 

@@ -139,8 +139,8 @@ class _HeapView:
         items = [self._holders[row] for row in shown_rows]
         own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
         paths = reference_paths(items, skip={*map(id, own)})
-        for row, several in zip(shown_rows, paths, strict=True):
-            if all(path.references[0].kind == "unknown" for path in several):
+        for row, found in zip(shown_rows, paths, strict=True):
+            if all(path.references[0].kind == "unknown" for path in found):
                 self._unheld.add(row)
 
 

@@ -77,7 +77,7 @@ class Backward:
         return min((first for first in firsts if first is not None), default=None)
 
 
-def forward_of(body: Body, node: BodyNode, functions: Functions) -> list[tuple[Body, BodyNode]]:
+def forward_nodes(body: Body, node: BodyNode, functions: Functions) -> list[tuple[Body, BodyNode]]:
     """Return the operations of the forward pass that a node of the backward pass may belong to.
 
     There are several if the node's name does not tell them apart, and none if the node adds up

@@ -16,7 +16,7 @@ from tensorlens.frameworks.tensorflow.graphs.functions import (
     Functions,
     enclosing,
 )
-from tensorlens.frameworks.tensorflow.graphs.gradients import addends, forward_of, is_gradient
+from tensorlens.frameworks.tensorflow.graphs.gradients import addends, forward_nodes, is_gradient
 from tensorlens.frameworks.tensorflow.graphs.origins import (
     BodyOrigins,
     LayerPaths,
@@ -224,7 +224,7 @@ class Nodes:
         self, body: Body, node: BodyNode, origin: NodeOrigin, depth: int = 3
     ) -> list[NodeOrigin]:
         """Return the origins of the operations whose gradient a node may compute."""
-        matches = forward_of(body, node, self.functions)
+        matches = forward_nodes(body, node, self.functions)
         if matches:
             return [self._origins(other).of(each) for other, each in matches if each is not node]
         origin_of = self._origins(body).of

@@ -170,8 +170,8 @@ _TRAIN = "train_op"
 _LOWER = "_lower_using_switch_merge"
 """Attribute of loops and branches that Grappler would lower to switches."""
 _FUSING = ("remapping",)
-_PLAIN = ("s", "i", "f", "b")
-_FEW = 16
+_PLAIN_KINDS = ("s", "i", "f", "b")
+_MAX_ELEMENTS = 16
 
 
 def optimized(traced: TracedStep) -> Graph:
@@ -321,7 +321,7 @@ def _constant(node: Any, made: NodeOutput) -> Any:
     """Return the value of a small constant of integers or booleans; None for any other."""
     if made.dtype not in ("int32", "int64", "bool") or made.shape is None or len(made.shape) > 1:
         return None
-    if prod(made.shape) > _FEW:
+    if prod(made.shape) > _MAX_ELEMENTS:
         return None
     return tf.make_ndarray(node.attr["value"].tensor).tolist()
 
@@ -334,7 +334,7 @@ def _plain(value: Any) -> Any:
     kind = value.WhichOneof("value")
     if kind == "s":
         return value.s.decode("utf-8", "replace")
-    if kind in _PLAIN:
+    if kind in _PLAIN_KINDS:
         return getattr(value, kind)
     if kind == "type":
         return tf.as_dtype(value.type).name

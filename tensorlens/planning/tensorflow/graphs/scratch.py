@@ -38,8 +38,8 @@ ScratchOf = Callable[[GraphNode, Sequence[Value]], Sequence[Scratch]]
 
 
 _MATMULS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
-LOWER = "bfloat16"
-_MOST_PRODUCTS = 1 << 31
+BFLOAT16 = "bfloat16"
+_MAX_MULTIPLICATIONS = 1 << 31
 """Largest product that is run, in multiplications: about a tenth of a second."""
 
 
@@ -49,30 +49,29 @@ def host_scratch(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
     Only bfloat16 products have any that matters. It depends on the processor, so each product is
     run once and counted.
     """
-    if node.op not in _MATMULS or node.attrs.get("T") != LOWER:
+    if node.op not in _MATMULS or node.attrs.get("T") != BFLOAT16:
         return ()
     one, other = (value.shape for value in values[:2])
     if one is None or other is None:
         return ()
-    turned = bool(node.attrs.get("transpose_a") or node.attrs.get("adj_x"))
-    own = _counted(
-        one, other, turned, bool(node.attrs.get("transpose_b") or node.attrs.get("adj_y"))
-    )
+    transpose_a = bool(node.attrs.get("transpose_a") or node.attrs.get("adj_x"))
+    transpose_b = bool(node.attrs.get("transpose_b") or node.attrs.get("adj_y"))
+    own = _kernel_memory(one, other, transpose_a, transpose_b)
     return (Scratch(own, "own memory of the kernel"),) if own else ()
 
 
 @functools.cache
-def _counted(one: Shape, other: Shape, first_turned: bool, second_turned: bool) -> int:
+def _kernel_memory(one: Shape, other: Shape, transpose_a: bool, transpose_b: bool) -> int:
     """Return the bytes beside the result; 0 if unknown."""
     counted = allocator()
-    columns = other[-2] if second_turned else other[-1]
-    if counted is None or prod(one) * columns > _MOST_PRODUCTS:
+    columns = other[-2] if transpose_b else other[-1]
+    if counted is None or prod(one) * columns > _MAX_MULTIPLICATIONS:
         return 0
     read = counted.read
     with tf.init_scope(), tf.device("CPU:0"):
-        zeros = tf.zeros(one, LOWER), tf.zeros(other, LOWER)
+        zeros = tf.zeros(one, BFLOAT16), tf.zeros(other, BFLOAT16)
         before = read()[0]
-        result = tf.linalg.matmul(*zeros, transpose_a=first_turned, transpose_b=second_turned)
+        result = tf.linalg.matmul(*zeros, transpose_a=transpose_a, transpose_b=transpose_b)
         peak = read()[1]
     return max(0, int(peak - before - prod(result.shape) * result.dtype.size))
 

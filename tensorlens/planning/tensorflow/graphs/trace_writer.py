@@ -35,7 +35,7 @@ class TraceWriter:
         self._function, self._nodes = function, Nodes()
         callers = traceback.walk_stack(sys._getframe(1))
         files = ((frame.f_code, lineno) for frame, lineno in callers)
-        self._asking = [
+        self._estimate_callers = [
             SourceLine(code.co_filename, lineno, code.co_name)
             for code, lineno in files
             if not is_foreign(code.co_filename)
@@ -118,7 +118,7 @@ class TraceWriter:
     def _stack(self, origin: NodeOrigin) -> int:
         stack = list(origin.stack)
         # the callers of the estimate are not part of the program
-        for line in reversed(self._asking):
+        for line in reversed(self._estimate_callers):
             if stack and stack[-1] == line:
                 stack.pop()
         return self._log.stacks.add(list(map(frame_of, stack)))
