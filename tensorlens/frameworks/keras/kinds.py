@@ -1,4 +1,4 @@
-"""Classes of Keras; ``MissingClass`` of ``heap/attributes.py`` until Keras is imported."""
+"""Functions that return Keras's classes; ``MissingClass`` until Keras is imported."""
 
 from __future__ import annotations
 

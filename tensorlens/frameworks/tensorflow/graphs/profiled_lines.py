@@ -45,7 +45,7 @@ _NOTHING = NodeFigures(0, 0, 0, 0, 0, 0)
 
 
 class FollowedCode:
-    """See :class:`tensorlens.frameworks.compilers.TracedCode`."""
+    """Figures of the nodes that a function's lines made: a ``TracedCode`` of ``compilers.py``."""
 
     def __init__(self, code: CodeType, calls: GraphCalls) -> None:
         self._name = code.co_name
