@@ -79,7 +79,7 @@ class Stack:
         return any(folder in file for file in files for folder in folders)
 
 
-_OWN_CODE = str(Path(tf_stack.__file__).parents[1])
+_TENSORFLOW = str(Path(tf_stack.__file__).parents[1])
 
 
 def _stacks_of(info: Any) -> dict[str, Stack]:
@@ -94,17 +94,19 @@ def _stacks_of(info: Any) -> dict[str, Stack]:
         key: _stack(frames[each] for each in reversed(trace.frame_id))
         for key, trace in info.traces_by_id.items()
     }
-    found = {_node(name): traces.get(key, _NO_STACK) for name, key in info.name_to_trace_id.items()}
+    found = {
+        _node_name(name): traces.get(key, _NO_STACK) for name, key in info.name_to_trace_id.items()
+    }
     for name, trace in info.traces.items():  # of older releases
-        found.setdefault(_node(name), _stack(map(line, reversed(trace.file_line_cols))))
+        found.setdefault(_node_name(name), _stack(map(line, reversed(trace.file_line_cols))))
     return found
 
 
 def _stack(frames: Iterable[SourceLine]) -> Stack:
-    return Stack(tuple(frame for frame in frames if not frame.filename.startswith(_OWN_CODE)))
+    return Stack(tuple(frame for frame in frames if not frame.filename.startswith(_TENSORFLOW)))
 
 
-def _node(name: str) -> str:
+def _node_name(name: str) -> str:
     """Return a node's name without that of its function, which may follow it."""
     return name.partition("@")[0]
 
