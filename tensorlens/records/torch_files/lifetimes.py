@@ -130,16 +130,16 @@ class _Replay:
     def __init__(self, before: _Before, pool: LargePool) -> None:
         self._before = before
         self._pool = pool
-        self._made = Lifetimes()
+        self._result = Lifetimes()
         self._live: dict[int, int] = {}
         """Address to the row of its allocation."""
-        self._given: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
         """Row of an allocation to the bytes of its block."""
         self._freed: dict[int, int] = {}
         """Row of a free to that of its allocation."""
 
     def run(self, trace: Sequence[TraceEvent]) -> Lifetimes:
-        made = self._made
+        result = self._result
         self._start()
         for step in trace:
             if step.kind == ALLOC:
@@ -152,17 +152,17 @@ class _Replay:
                 self._other(step)
         time = trace[-1].time if trace else -1
         for block in self._before.late:
-            made.late += 1
+            result.late += 1
             row = TraceEvent(ALLOC, block.address, block.size, time, block.stack, None)
-            self._hand_out(row, block.size)
-        made.resident = len(self._live)
+            self._add(row, block.size)
+        result.resident = len(self._live)
         # segments have the exact sizes of blocks that still exist
-        self._given |= {self._live[each.address]: each.size for each in self._before.listed}
-        for number, given in self._given.items():
-            made.rows[number] = made.rows[number]._replace(size=given)
+        self._sizes |= {self._live[each.address]: each.size for each in self._before.listed}
+        for number, full_size in self._sizes.items():
+            result.rows[number] = result.rows[number]._replace(size=full_size)
         for number, allocated in self._freed.items():
-            made.rows[number] = made.rows[number]._replace(size=made.rows[allocated].size)
-        return made
+            result.rows[number] = result.rows[number]._replace(size=result.rows[allocated].size)
+        return result
 
     def _start(self) -> None:
         before = self._before
@@ -170,42 +170,42 @@ class _Replay:
         for each in found:
             stack = each.stack if isinstance(each, SegmentBlock) else -1
             row = TraceEvent(START, each.address, each.size, -1, stack, None)
-            self._hand_out(row, each.size)
-        self._made.starts = len(self._made.rows)
+            self._add(row, each.size)
+        self._result.starts = len(self._result.rows)
         gone = (step.address for step in (*before.freed, *before.waiting))
         self._pool.start((*gone, *(block.address for block in before.resident)))
         for number, step in enumerate(before.freed):
-            given = self._pool.given_before(step.address, step.size)
-            self._made.unsure += given is None
-            self._given[number] = given or step.size
+            full_size = self._pool.size_before(step.address, step.size)
+            self._result.unsure += full_size is None
+            self._sizes[number] = full_size or step.size
 
     def _allocate(self, step: TraceEvent) -> None:
         if step.address in self._live:
-            self._made.missed += 1
+            self._result.missed += 1
             self._pool.free(step.address)
             self._end(step._replace(stack=-1, context=None))
-        given = self._pool.place(step.address, step.size)
-        self._hand_out(step, given)
+        full_size = self._pool.allocate(step.address, step.size)
+        self._add(step, full_size)
 
-    def _hand_out(self, row: TraceEvent, given: int) -> None:
-        number = self._live[row.address] = len(self._made.rows)
-        self._given[number] = given
-        self._made.rows.append(row)
+    def _add(self, row: TraceEvent, full_size: int) -> None:
+        number = self._live[row.address] = len(self._result.rows)
+        self._sizes[number] = full_size
+        self._result.rows.append(row)
 
     def _free(self, step: TraceEvent) -> None:
         if step.address in self._live:
             self._end(step)
         else:
-            self._made.missed += 1
+            self._result.missed += 1
 
     def _end(self, step: TraceEvent) -> None:
-        made = self._made
-        self._freed[len(made.rows)] = self._live.pop(step.address)
-        made.rows.append(step._replace(kind=FREE))
+        result = self._result
+        self._freed[len(result.rows)] = self._live.pop(step.address)
+        result.rows.append(step._replace(kind=FREE))
 
     def _other(self, step: TraceEvent) -> None:
         if step.kind == SEGMENT_ALLOC and not step.mapped:
             self._pool.add(step.address, step.size)
         elif step.kind == SEGMENT_FREE and not step.mapped:
             self._pool.remove(step.address)
-        self._made.rows.append(step)
+        self._result.rows.append(step)

@@ -132,7 +132,7 @@ class LargePool:
         """Set the addresses of the blocks from before the trace."""
         self._blocks = sorted(each for each in {*known} if self._room(each) is not None)
 
-    def given_before(self, address: int, size: int) -> int | None:
+    def size_before(self, address: int, size: int) -> int | None:
         """Return the full size of a block from before the trace; None if it cannot be known.
 
         Every block of this pool, free or not, is larger than 1 MiB, so a smaller gap after a block
@@ -141,7 +141,7 @@ class LargePool:
         room = self._room(address) or size
         return None if room - size > SMALL else max(room, size)
 
-    def place(self, address: int, size: int) -> int:
+    def allocate(self, address: int, size: int) -> int:
         """Add a block for a rounded request, and return its full size."""
         room = self._room(address)
         if room is None:

@@ -16,7 +16,7 @@
     return (unit ? rounded(size) : String(count)) + " " + UNITS[unit];
   }
 
-  // a half goes to the even neighbour, as in texts
+  // a half is rounded to even, as in texts
   function rounded(size) {
     const hundredths = size * 100, low = Math.floor(hundredths);
     return (hundredths - low === 0.5 ? (low + low % 2) / 100 : size).toFixed(2);
@@ -121,7 +121,7 @@
     const source = section.querySelector("script.tl-data");
     if (!source) return;
     const data = await read(source);
-    // before the first point there may be one more, whose event was dropped
+    // point -1 is a peak among the dropped events
     const first = data.dropped ? -1 : 0, highest = data.dropped ? -1 : data.peak;
     const plot = section.querySelector(".tl-plot");
     const frame = section.querySelector(".tl-timeline");
@@ -180,7 +180,7 @@
 
     function resident() {
       if (point < 0) return blocks.size.map((_, block) => block);
-      // all that was there at the start was there at once
+      // blocks from before the first event are shown together
       const row = data.row[point], last = Math.max(row, data.starts - 1), found = [];
       for (let block = 0; block < blocks.row.length; block += 1) {
         const free = blocks.free[block];
@@ -208,7 +208,7 @@
       return [...groups.values()];
     }
 
-    // as in text: blocks of one size whose names differ in numbers, then those that look alike
+    // as in text: blocks of one size whose names differ in numbers, then groups that read alike
     function families(found) {
       const equal = grouped(found, (block) =>
         [blocks.size[block], text("role", block), lineOf(block), shape(text("name", block))]);
@@ -375,7 +375,7 @@
       }
     }
 
-    // where a unit of the picture is in the part that is shown, in percent
+    // position of a unit of the picture in the visible part, in percent
     const across = (x) => 100 * (x - shownFrom) / (shownTo - shownFrom);
     const inside = (percent) => percent >= 0 && percent <= 100;
 
@@ -408,7 +408,7 @@
       const rough = Math.max(span / TICKS, 1), unit = 10 ** Math.floor(Math.log10(rough));
       const step = [1, 2, 5, 10].map((factor) => factor * unit).find((each) => each >= rough);
       ticks.textContent = "";
-      // + 0: of -0 a text would say so
+      // + 0 turns -0 into 0
       for (let tick = Math.ceil(from / step) * step + 0; tick <= from + span; tick += step) {
         const label = data.byTime ? duration(tick).replace(".00 ", " ")
           : "event " + tick.toLocaleString("en-US");
@@ -461,7 +461,7 @@
       show();
     }
 
-    // what a drag does until the button is released: called with each move, then once at its end
+    // calls move during a drag, and end when the button is released
     function dragged(move, end) {
       const stop = (event) => {
         window.removeEventListener("mousemove", move);
