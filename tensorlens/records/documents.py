@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tensorlens.errors import FileFormatError
-from tensorlens.render.shown import Shown
+from tensorlens.render.shown import Shown, permitted
 
 if TYPE_CHECKING:
     import pandas
@@ -129,8 +129,6 @@ class Document(Shown):
 
         The settings may leave source lines out (:mod:`tensorlens.config`).
         """
-        from tensorlens.render.shown import permitted
-
         record = permitted(self)
         return {
             "schema": self.SCHEMA,
@@ -201,5 +199,5 @@ class Document(Shown):
 
     @classmethod
     def _ready(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields that :func:`restored` cannot read, from ``data``."""
+        """Return the fields that :func:`restored` cannot make, made of ``data``."""
         return {}

@@ -80,30 +80,30 @@ def merge_logs(
             events that stand before it in any log.
     """
     whole, threads = EventLog(), 0
-    rows = []
+    columns = []
     for log, delay in zip(logs, delays, strict=True):
-        rows.append(_renumbered(whole, log, delay, threads))
+        columns.append(_renumbered(whole, log, delay, threads))
         threads += max((context.thread for context in log.contexts), default=0)
     keys = (
         _keys(log, delay, number)
         for number, (log, delay) in enumerate(zip(logs, delays, strict=True))
     )
     order = [*merge(*keys)]
-    places = [array("i", bytes(4 * len(log))) for log in logs]
-    for place, (_, _, number, row) in enumerate(order):
-        places[number][row] = place
+    new_rows = [array("i", bytes(4 * len(log))) for log in logs]
+    for new_row, (_, _, number, row) in enumerate(order):
+        new_rows[number][row] = new_row
     for column, code in EventLog.COLUMNS.items():
-        values = [rows[number][column][row] for _, _, number, row in order]
+        values = [columns[number][column][row] for _, _, number, row in order]
         setattr(whole, column, array(code, values))
     pairs = [(number, logs[number].pair[row]) for _, _, number, row in order]
-    whole.pair = array("i", [-1 if row < 0 else places[number][row] for number, row in pairs])
+    whole.pair = array("i", [-1 if row < 0 else new_rows[number][row] for number, row in pairs])
     marks: list[list[Mark]] = []
-    for log, delay, own in zip(logs, delays, places, strict=True):
+    for log, delay, own in zip(logs, delays, new_rows, strict=True):
         whole.held.update({own[row]: size for row, size in log.held.items()})
         marks.append([_moved(mark, delay, own) for mark in log.marks])
     dropped = [log.dropped_marks for log in logs]
     if same_marks:
-        whole.marks = _same(marks)
+        whole.marks = _merge_same_marks(marks)
         whole.dropped_marks = [*min(dropped, key=len, default=[])]
     else:
         whole.marks = sorted(chain.from_iterable(marks), key=lambda mark: mark.row)
@@ -111,7 +111,7 @@ def merge_logs(
     return whole
 
 
-def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
+def _merge_same_marks(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
     """Merge marks that are in all columns; some columns may have dropped the first ones.
 
     Our own marks are in one column only.
@@ -148,7 +148,7 @@ def _renumbered(
     }
 
 
-def _moved(mark: Mark, delay: int, places: Sequence[int]) -> Mark:
+def _moved(mark: Mark, delay: int, new_rows: Sequence[int]) -> Mark:
     """Return the mark with its new row."""
-    row = 0 if mark.row <= 0 or not places else places[mark.row - 1] + 1
+    row = 0 if mark.row <= 0 or not new_rows else new_rows[mark.row - 1] + 1
     return replace(mark, row=row, time_ns=mark.time_ns + delay)
