@@ -87,7 +87,7 @@ class StepWatch:
                 if (where := path(id(block), class_name(block))) is not None
             ),
             optimizers=tuple(
-                _described(each)
+                _facts_of(each)
                 for each in instances(torch.optim.Optimizer)
                 # accelerate's wrapper has no state of its own
                 if "state" in vars(each)
@@ -201,20 +201,20 @@ def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
     return sum(each.batches * each.batch_nbytes for each in loaders)
 
 
-def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
+def _facts_of(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
     groups = optimizer.param_groups
     sizes = [each.nbytes for group in groups for each in group["params"]]
-    usual = _usual_decay(type(optimizer))
+    default = _default_decay(type(optimizer))
     return OptimizerFacts(
         kind=class_name(optimizer),
         momentum=any(group.get("momentum") for group in groups),
-        decays=any(group.get("weight_decay", usual) != usual for group in groups),
+        decays=any(group.get("weight_decay", default) != default for group in groups),
         largest=max(sizes, default=0),
-        rate=_rate(groups),
+        rate=_common_rate(groups),
     )
 
 
-def _usual_decay(kind: type) -> Any:
+def _default_decay(kind: type) -> Any:
     try:
         return inspect.signature(kind).parameters["weight_decay"].default
     except (KeyError, TypeError, ValueError):
@@ -222,7 +222,7 @@ def _usual_decay(kind: type) -> Any:
         return 0
 
 
-def _rate(groups: Sequence[Mapping[str, Any]]) -> float | None:
+def _common_rate(groups: Sequence[Mapping[str, Any]]) -> float | None:
     # schedules keep the initial rate
     rates = [group.get("initial_lr", group.get("lr")) for group in groups]
     is_one = len({type(each) for each in rates}) == 1 and type(rates[0]) in (float, int)

@@ -22,11 +22,11 @@ from tensorlens.planning.torch.memory.kernels import Call, Rule, Scratch
 _SMALL, _LARGE = CUBLAS_WORKSPACES
 _LARGE_MAJORS = (9, 10, 12)
 """Major compute capabilities of the cards with the large workspace."""
-_INTEGERS = "_int_mm"
+_INTEGER_PRODUCT = "_int_mm"
 # linear and matmul are not decomposed under torch.inference_mode
 _PRODUCTS = (
     *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
-    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
+    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGER_PRODUCT),
 )
 
 
@@ -114,4 +114,4 @@ def _calls_cublas(call: Call, product: Any) -> bool:
         return False
     dtype = operands[0].dtype
     is_float: bool = dtype.is_floating_point or dtype.is_complex
-    return is_float or call.name == _INTEGERS
+    return is_float or call.name == _INTEGER_PRODUCT

@@ -80,6 +80,7 @@ def _arguments(kind: type, given: dict[str, Any], extra: dict[str, Any], same: b
 def _initialise(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> None:
     params = given.get("params")
     if params is None:
+        # an optimizer of the program's own may call its first argument otherwise
         params = next(iter(given.values()))
     try:
         type(made).__init__(made, params, **wanted)
