@@ -77,7 +77,7 @@ def families(
         rows: rows of the table.
         apart: row to a value that must be equal within a family.
     """
-    order = {row: place for place, row in enumerate(rows)}
+    order = {row: index for index, row in enumerate(rows)}
     titles = _titles(table, order)
     columns = [getattr(table, column) for column in _ALIKE]
     memo: dict[int, str] = {}
@@ -104,9 +104,9 @@ def families(
         )
 
     groups = [
-        family
+        part
         for group in _grouped(order, alike)
-        for family in ([group] if group[0] in titles else _parted(table, group))
+        for part in ([group] if group[0] in titles else _parted(table, group))
     ]
     groups.sort(key=lambda group: order[group[0]])
     named = [Family(_name(table, each, titles.get(each[0])), tuple(each)) for each in groups]
@@ -184,7 +184,7 @@ def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
     ]
     parts = [BLANK if varies else text for varies, text in zip(varied, first, strict=True)]
     if varied and varied[-1] and not any(varied[:-1]):
-        indices = [place[1] for place in map(names.family, nodes) if place is not None]
+        indices = [item[1] for item in map(names.family, nodes) if item is not None]
         if len(indices) == len(nodes):
             parts[-1] = f"[{number_ranges(sorted(set(indices)), '..')}]"
     return "".join(parts).removeprefix(".")
@@ -210,5 +210,5 @@ def _grouped(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]
 
 def _without_last_index(table: TensorTable, row: int) -> tuple[str, bool]:
     node = table.name[row]
-    place = table.names.family(node)
-    return (table.names[node], False) if place is None else (table.names[place[0]], True)
+    item = table.names.family(node)
+    return (table.names[node], False) if item is None else (table.names[item[0]], True)

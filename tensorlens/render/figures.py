@@ -13,6 +13,7 @@ from tensorlens.units import format_bytes
 
 NOT_AVAILABLE = "n/a"
 _GRID_LINES = 4
+"""Lines of a grid behind a picture, about."""
 _BELOW_SECONDS = ((10**3, "us"), (10**6, "ms"))
 _NUMBERED = re.compile(r"(.+):(\d+)")
 

@@ -27,6 +27,7 @@ _MIN_LARGE_REQUEST = 10 << 20
 """Least request with a segment of its own size (``kMinLargeAlloc``)."""
 
 _POWERS = 16
+"""Numbers in ``roundup_power2_divisions``."""
 
 
 @dataclass(frozen=True, slots=True)
