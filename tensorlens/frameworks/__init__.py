@@ -17,7 +17,6 @@ attach(
             "StepFigures",
             "UNKNOWN",
         ),
-        "block_names": (),
         "compilers": ("NodeFigures", "TracedFigures", "compiler"),
         "registry": ("adapters", "when_imported"),
         "retention": ("GraphRoot", "Holder", "Retained", "Survivor"),

@@ -42,7 +42,7 @@ def examine(name: str) -> list[Finding]:
     try:
         if name == "torch":
             # before modules that need a newer one are imported
-            import_module("tensorlens.frameworks.torch.release").check_release()
+            import_module("tensorlens.frameworks.torch.native").check_release()
         of_framework = import_module(f"tensorlens.frameworks.{name}.diagnosis")
         parts: Sequence[Finding] = of_framework.diagnose()
     except Exception as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensorlens.frameworks.host import alloc_sites
+from tensorlens.frameworks.host import allocator as native_allocator
 from tensorlens.frameworks.torch import Adapter, TorchAllocator
 from tensorlens.native import NativeUnavailable
 from tests import warm
@@ -337,7 +337,7 @@ def test_the_bytes_are_the_same(allocator):
 
 def test_births_on_unknown_python(allocator, monkeypatch):
     monkeypatch.setattr(allocator, "_births_prepared", False)
-    monkeypatch.setattr(alloc_sites, "_is_plain_cpython", lambda: False)
+    monkeypatch.setattr(native_allocator, "_is_plain_cpython", lambda: False)
     with pytest.raises(NativeUnavailable, match="only for release builds of CPython"):
         allocator.watch_births()
     assert number(allocator, make()) == -1

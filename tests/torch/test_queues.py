@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import tensorlens
 from tensorlens.frameworks.queues import batch_bytes
-from tensorlens.frameworks.torch import loaders as queues
+from tensorlens.frameworks.torch import data_loader as queues
 
 pytestmark = [
     pytest.mark.skipif(

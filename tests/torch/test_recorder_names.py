@@ -1,6 +1,6 @@
 """Names of blocks where a census says less than what made them."""
 
-from tensorlens.frameworks import block_names
+from tensorlens.frameworks.host import name_blocks
 from tensorlens.records import ALLOC, START, Context, EventLog, Label
 
 
@@ -21,7 +21,7 @@ def named(*found):
     log.append(START, "cpu", 3, 8, 0)
     log.append(ALLOC, "cpu", 1, 8, 1, -1, made)
     log.append(ALLOC, "cpu", 2, 8, 2, -1, made)
-    block_names.name_blocks(log, (), [(census, range(3)) for census in found])
+    name_blocks(log, (), [(census, range(3)) for census in found])
     return [event.label and event.label.name for event in log]
 
 

@@ -11,6 +11,7 @@ attach(
             "forced_source",
             "process_counter",
         ),
+        "log_maker": ("name_blocks",),
         "process_memory": ("child_processes",),
         "ledger": ("AllocatorFigures", "balanced", "host_ledger"),
     },

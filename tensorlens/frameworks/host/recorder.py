@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
-from tensorlens.frameworks.block_names import AddressNames, name_blocks
 from tensorlens.frameworks.host.allocator_log import Columns, LogRows, NativeRecorder
 from tensorlens.frameworks.host.log_maker import (
     AT_THE_END,
+    AddressNames,
     BlockLifetimes,
     LogMaker,
     TimeSpan,
     dropped_lifetimes,
     event_lifetimes,
+    name_blocks,
 )
 from tensorlens.records.logs.events import OWN_MARK, DeferredLog, EventLog, Mark, Origin
 from tensorlens.records.logs.stacks import source_lines

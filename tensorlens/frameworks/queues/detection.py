@@ -55,7 +55,7 @@ def find_queue(item: Any, example: Any) -> Queue | None:
 
 def _known(item: Any, example: Any) -> Queue | None:
     if imported("torch.utils.data.dataloader", "DataLoader") is not MissingClass:
-        from tensorlens.frameworks.torch.loaders import data_loader
+        from tensorlens.frameworks.torch import data_loader
 
         if data_loader.is_loader(item):
             return data_loader.look_at_loader(item, example)
@@ -201,7 +201,7 @@ def _workers(ledger: Ledger) -> Ledger:
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
     if kind is MissingClass or not content_of(multiprocessing.process).get("_children"):
         return ledger
-    from tensorlens.frameworks.torch.loaders.data_loader import parts_of
+    from tensorlens.frameworks.torch.data_loader import parts_of
 
     parts = [part for item in instances(kind) for part in parts_of(item) if part.name == "results"]
     if not parts:

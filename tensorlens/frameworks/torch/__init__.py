@@ -24,7 +24,7 @@ class Adapter(base.Adapter):
     device_counter = deferred("tensorlens.frameworks.torch.accelerators:device_counter")
     device_name = deferred("tensorlens.frameworks.torch.accelerators:device_name")
     compiled_by = deferred("tensorlens.frameworks.torch.compilers:compiled_by")
-    forward_of = deferred("tensorlens.frameworks.torch.census.names.modules:forward_of")
+    forward_of = deferred("tensorlens.frameworks.torch.census.names.naming:forward_of")
     watch_compiler = deferred("tensorlens.frameworks.torch.compilers:TorchCompilerWatch")
     compiled_codes = deferred("tensorlens.frameworks.torch.compilers:compiled_codes")
     skip_code = deferred("tensorlens.frameworks.torch.compilers:skip")
@@ -40,7 +40,7 @@ class Adapter(base.Adapter):
     notes = deferred("tensorlens.frameworks.torch.cpu:notes")
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.torch.release import check_release
+        from tensorlens.frameworks.torch.native import check_release
 
         check_release()
         import torch
@@ -63,10 +63,10 @@ attach(
         "census.scan": ("NativeScan", "IRREGULAR", "REQUIRES_GRAD", "Scan", "open_scan"),
         "census.scan_python": ("PythonScan",),
         "cpu": ("adopt_living",),
+        "data_loader": (),
         "failures": ("failed_request",),
         "leaks.holdings": ("Holdings",),
         "leaks.loop_steps": (),
-        "native": ("COUNTER", "TorchAllocator", "level_reader"),
-        "release": ("installed_release",),
+        "native": ("COUNTER", "TorchAllocator", "installed_release", "level_reader"),
     },
 )

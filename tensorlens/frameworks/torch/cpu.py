@@ -19,7 +19,7 @@ from tensorlens.frameworks.host.ledger import (
     ledger_of_process,
 )
 from tensorlens.frameworks.torch.census.graph import maker_of, walk
-from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
+from tensorlens.frameworks.torch.census.live_tensors import reducer_buckets
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 from tensorlens.heap.objects import without_tuples

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
-from tensorlens.frameworks.block_names import AddressNames, name_blocks
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
+from tensorlens.frameworks.host.log_maker import AddressNames, name_blocks
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder, ModulePath, Moment
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends

@@ -8,7 +8,7 @@ from functools import cache
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.torch.release import check_release
+from tensorlens.frameworks.torch.native import check_release
 from tensorlens.heap.objects import without_tuples
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.planning.card import H100, Card

@@ -16,7 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensorlens.frameworks.base import CensusRoot
-from tensorlens.frameworks.torch.census.names.modules import outermost
+from tensorlens.frameworks.torch.census.names.naming import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap.objects import without_tuples
 from tensorlens.records.logs.events import Label

@@ -20,7 +20,7 @@ from torch.utils.data import dataloader
 from tensorlens.frameworks.queues import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.census.findings import named_tensors
 from tensorlens.frameworks.torch.census.graph import storage_address, walk
-from tensorlens.frameworks.torch.loaders.data_loader import named, number
+from tensorlens.frameworks.torch.data_loader import named, number
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name, content_of
 from tensorlens.planning.patches import intercepted

@@ -43,7 +43,7 @@ def held_ahead() -> tuple[int | None, str]:
 
 def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
     """Return the queues once they are full or get no more batches."""
-    from tensorlens.frameworks.torch.loaders.data_loader import look_at_iterator
+    from tensorlens.frameworks.torch.data_loader import look_at_iterator
 
     changed, before = 0.0, None
     while True:

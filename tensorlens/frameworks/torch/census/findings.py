@@ -23,8 +23,8 @@ from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
+from tensorlens.frameworks.torch.census.names.naming import instance_dict
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import Heap, live_objects, near_heap, select, why_no_names

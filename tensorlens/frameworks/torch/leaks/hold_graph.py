@@ -16,7 +16,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.graph import LEAF, REENTRANT, Saved, nodes_below, tensors_in
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.census.names.modules import instance_dict
+from tensorlens.frameworks.torch.census.names.naming import instance_dict
 from tensorlens.heap.attributes import class_name, is_subtype
 from tensorlens.records.references import Reference
 

@@ -16,8 +16,8 @@ from tensorlens.frameworks.retention import GraphRoot, Holder, Retained, Survivo
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
+from tensorlens.frameworks.torch.census.names.naming import instance_dict
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph

@@ -16,8 +16,7 @@ from time import perf_counter
 import torch
 
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
-from tensorlens.frameworks.host.alloc_sites import AllocSites
-from tensorlens.frameworks.host.allocator import LISTS, listed, start
+from tensorlens.frameworks.host.allocator import LISTS, BirthLines, listed, start
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.retention import GrowingGraph, Holdings
 from tensorlens.frameworks.torch import cpu
@@ -312,13 +311,13 @@ def _handed_out(kind: str) -> Mapping[int, Block] | None:
 
 
 @functools.cache
-def _native_table() -> AllocSites:
+def _native_table() -> BirthLines:
     """Return the table of blocks, with the lines that make them if available.
 
     Raises:
         NativeUnavailable: it cannot be built.
     """
-    table = AllocSites(load(DEVICE_BLOCKS))
+    table = BirthLines(load(DEVICE_BLOCKS))
     declare(table.library, _SIGNATURES)
     with suppress(NativeUnavailable):
         # this costs nothing until a loop is followed

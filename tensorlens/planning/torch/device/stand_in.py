@@ -6,8 +6,7 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING
 
-from tensorlens.frameworks.torch.native import DEVICE, torch_folder
-from tensorlens.frameworks.torch.release import installed_release
+from tensorlens.frameworks.torch.native import DEVICE, installed_release, torch_folder
 from tensorlens.guards import reason
 from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, load

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tensorlens.frameworks.torch.release import check_release
+from tensorlens.frameworks.torch.native import check_release
 from tensorlens.planning.step_facts import Watch
 from tensorlens.planning.trials.jobs import Catalogue, Job, Result, Setting, choice, flag
 

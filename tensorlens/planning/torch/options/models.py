@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as checkpoints
 
-from tensorlens.frameworks.torch.census.names.modules import outermost
+from tensorlens.frameworks.torch.census.names.naming import outermost
 from tensorlens.heap import instances
 from tensorlens.planning.patches import intercepted
 from tensorlens.planning.trials import stage

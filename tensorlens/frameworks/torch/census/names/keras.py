@@ -15,8 +15,7 @@ import torch
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import LayerNames, OptimizerNames, layers_of
-from tensorlens.frameworks.torch.census.names.modules import ModulePaths, entries
-from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
+from tensorlens.frameworks.torch.census.names.naming import ModulePaths, Naming, entries, first_seen
 from tensorlens.heap import select
 from tensorlens.heap.attributes import content_of
 from tensorlens.roles import Role

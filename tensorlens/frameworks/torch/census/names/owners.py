@@ -15,17 +15,18 @@ import torch
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.host.recorder import ModulePath
+from tensorlens.frameworks.torch.census.live_tensors import reducer_buckets
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.labels import Path, Users
-from tensorlens.frameworks.torch.census.names.modules import (
+from tensorlens.frameworks.torch.census.names.naming import (
     ModulePaths,
+    Naming,
     entries,
+    first_seen,
     instance_dict,
     model_name,
     outermost,
 )
-from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
-from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
 from tensorlens.heap.attributes import class_name
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorlens.frameworks.host.process_memory import shared_in_flight
 from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues, total
 from tensorlens.frameworks.queues.worker_memory import object_containers, workers_of
-from tensorlens.frameworks.torch.loaders.shared_memory import shared_in_flight
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
