@@ -28,7 +28,7 @@ from tensorlens.integrations.epoch_report import (
 )
 from tensorlens.integrations.hooks import quiet
 from tensorlens.integrations.sampler import Follower
-from tensorlens.recording.oom import address_reserve
+from tensorlens.recording import oom
 from tensorlens.recording.oom.annotation import put
 
 
@@ -68,7 +68,7 @@ class _WatchedFunctions:
         name = _NAMES[kind]
         function = getattr(model, name, None)
         if callable(function):
-            address_reserve.reserve()
+            oom.reserve()
             undo = put(model, name, _watched(function, self._failed))
             # Keras does not report the end of an interrupted loop
             self._undo[kind] = ending = weakref.finalize(self, _put_back, undo)
@@ -98,7 +98,7 @@ def _watched(
 
 
 def _put_back(undo: Callable[[], None]) -> None:
-    address_reserve.release()
+    oom.release()
     with suppress(Exception):  # attributes of a model may be properties of the program's
         undo()
 

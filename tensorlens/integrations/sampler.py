@@ -24,7 +24,7 @@ from tensorlens.integrations.epoch_report import (
 )
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import DeviceSource
-from tensorlens.recording.oom import address_reserve
+from tensorlens.recording import oom
 
 _INEXACT_MIN_GROWTH = 1 << 20
 """Bytes by which an inexact counter, such as the C heap, may change without a leak."""
@@ -207,7 +207,7 @@ class Follower:
         """Add resident memory and the running batch to an out-of-memory exception."""
         report, where = self.report(), self.where()
         before = len(getattr(error, "__notes__", ()))
-        address_reserve.explain(error)
+        oom.explain(error)
         if report is not None and len(getattr(error, "__notes__", ())) > before:
             peaks = report.peaks_text()
             earlier = f"; before it the peak was {peaks}" if peaks else ""

@@ -17,8 +17,8 @@ from tensorlens.integrations.hooks import quiet
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
-from tensorlens.recording.oom import address_reserve
-from tensorlens.recording.oom.address_reserve import may_be_out_of_memory
+from tensorlens.recording import oom
+from tensorlens.recording.oom import may_be_out_of_memory
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render import formats
 from tensorlens.render.figures import counted
@@ -103,7 +103,7 @@ class StepMonitor:
         self._steps, self._highest = 0, (-1, 0)
         self._region.begin()
         if self._explains_oom:
-            address_reserve.reserve()
+            oom.reserve()
         if self._watch is not None:
             self._watch.restart()
 
@@ -170,7 +170,7 @@ class StepMonitor:
         if folder is not None:
             self._target = self._folder or Path(folder)
         if self._explains_oom and may_be_out_of_memory(error):
-            with address_reserve.released():
+            with oom.released():
                 from tensorlens.recording.oom.annotation import explain
 
                 found = explain(error)
@@ -199,7 +199,7 @@ class StepMonitor:
         if self._region.thread is not None:
             self._region.end()
             if self._explains_oom:
-                address_reserve.release()
+                oom.release()
 
     @quiet
     def _sum_up(self) -> None:

@@ -24,9 +24,9 @@ from tensorlens.lines.tracing.accounts import Account, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.wrappers import CallScope, WrappingMixin
-from tensorlens.recording.oom import address_reserve
+from tensorlens.recording import oom
 
-_keep_reserve = functools.cache(address_reserve.reserve)
+_keep_reserve = functools.cache(oom.reserve)
 
 
 class LineProfiler(WrappingMixin):

@@ -5,10 +5,10 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
+        "analysis": ("Resident",),
         "analysis.places": ("Phases", "landmark"),
         "memory_viz": ("synthetic_segments",),
-        "moments": ("Resident",),
-        "oom.address_reserve": (),
+        "oom": (),
         "oom.annotation": (),
         "oom.failure": (),
         "present.data": (),

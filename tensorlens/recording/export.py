@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorlens.recording import tlens
-from tensorlens.recording.moments import Moment
+from tensorlens.recording.analysis import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.stacks import Frame
 from tensorlens.render.source import printable

@@ -24,8 +24,8 @@ from tensorlens.frameworks.registry import (
 )
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
+from tensorlens.recording import oom
 from tensorlens.recording.analysis.costs import backward_calls
-from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import EventLog, Origin, Recorded
 from tensorlens.records.logs.merging import merge_recordings
@@ -87,7 +87,7 @@ class LiveRecording(Recording):
             self._started = True
             self._adapters = found
             self._recorders = self._start_recorders(found)
-            address_reserve.reserve()
+            oom.reserve()
             _running.append(self)
         self._wait = [when_imported(name, self._add_frameworks) for name in not_imported()]
 
@@ -141,7 +141,7 @@ class LiveRecording(Recording):
         """Remove it from the running recordings, also after an interrupted stop."""
         if any(each is self for each in _running):
             _running[:] = [each for each in _running if each is not self]
-            address_reserve.release()
+            oom.release()
 
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
@@ -201,13 +201,13 @@ class LiveRecording(Recording):
         if error is None:
             self.stop()
             return
-        with address_reserve.released():
+        with oom.released():
             # must not replace the error on its way
             with guarded("a recording is lost"):
                 self.stop()
             if self.failure is not None:
                 error.add_note(f"tensorlens: the recording was lost: {self.failure}")
-            address_reserve.explain(error, self)
+            oom.explain(error, self)
 
 
 class Recorders:

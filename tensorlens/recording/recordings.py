@@ -8,8 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from tensorlens.recording import analysis
-from tensorlens.recording.moments import (
+from tensorlens.recording.analysis import (
     BackwardCost,
     Churn,
     Fragmentation,
@@ -17,6 +16,9 @@ from tensorlens.recording.moments import (
     Moment,
     Resident,
     Timeline,
+    costs,
+    instants,
+    levels,
 )
 from tensorlens.records.documents import Document
 from tensorlens.records.logs.events import OWN_MARK, EventLog, Label, Mark, Origin
@@ -87,7 +89,7 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        return self._answer(analysis.peak, device)
+        return self._answer(instants.peak, device)
 
     def at(self, instant: int | str, device: str | None = None) -> Moment:
         """Return the resident memory after the event of a number, or at the last mark of a name.
@@ -98,7 +100,7 @@ class Recording(Document):
             UsageError: there is no such event or mark, or no such device.
         """
         now = self.still()
-        return now._answer(analysis.moment, analysis.row_at(now.log, instant), device)
+        return now._answer(instants.moment, instants.row_at(now.log, instant), device)
 
     def blocks(self, rows: Sequence[int]) -> Sequence[Resident]:
         """Return the blocks of allocations, given by event numbers, in that order.
@@ -108,7 +110,7 @@ class Recording(Document):
         Raises:
             UsageError: there is no such event, or it hands out no block.
         """
-        return analysis.blocks(self.still(), rows)
+        return instants.blocks(self.still(), rows)
 
     def timeline(self, device: str | None = None, points: int = 2000) -> Timeline:
         """Return resident bytes over time in about ``points`` points, peaks included.
@@ -116,7 +118,7 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        return self._answer(analysis.timeline, device, points)
+        return self._answer(levels.timeline, device, points)
 
     @property
     def backward_by_line(self) -> Mapping[SourceLine | None, int]:
@@ -129,7 +131,7 @@ class Recording(Document):
         Beside the bytes of :attr:`backward_by_line` each has the bytes kept, the highest resident
         bytes, gradients and nodes. Largest first.
         """
-        return self._answer(analysis.backward, device)
+        return self._answer(costs.backward, device)
 
     @property
     def backward_by_module(self) -> Mapping[str | None, int]:
@@ -141,7 +143,7 @@ class Recording(Document):
 
         They add up to those of :meth:`backward`.
         """
-        return self._answer(analysis.backward_modules, device)
+        return self._answer(costs.backward_modules, device)
 
     def growth(
         self, start: str | int | None = None, end: str | int | None = None
@@ -154,7 +156,7 @@ class Recording(Document):
         Raises:
             UsageError: there is no such mark or event.
         """
-        return self._answer(analysis.growth, start, end)
+        return self._answer(costs.growth, start, end)
 
     def churn(self, device: str | None = None) -> Churn:
         """Return the bytes handed out beside the resident bytes.
@@ -162,11 +164,11 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        return self._answer(analysis.churn, device)
+        return self._answer(costs.churn, device)
 
     def fragmentation(self, device: str | None = None) -> Fragmentation | None:
         """Return the use of the allocator's segments; None if they are unknown."""
-        return self._answer(analysis.fragmentation, device)
+        return self._answer(levels.fragmentation, device)
 
     def still(self) -> Recording:
         """Return the recording as of now: itself, or the events of a running one so far.

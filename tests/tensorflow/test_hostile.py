@@ -113,12 +113,12 @@ class Interrupts(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(7)])
 def test_an_interrupted_fit_leaves_nothing_of_the_callback(error: BaseException) -> None:
-    from tensorlens.recording import address_reserve
+    from tensorlens.recording import oom
 
     net = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten()])
     net.add(keras.layers.Dense(10))
     net.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    wanted = address_reserve._wanted
+    wanted = oom._wanted
     for _ in range(2):
         memory = tensorlens.keras.MemoryCallback(file=io.StringIO())
         gone = weakref.ref(memory)
@@ -130,7 +130,7 @@ def test_an_interrupted_fit_leaves_nothing_of_the_callback(error: BaseException)
         gc.collect()
         assert gone() is None
         assert type(net.train_function).__name__ == "function"
-        assert address_reserve._wanted == wanted
+        assert oom._wanted == wanted
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timer")

@@ -11,7 +11,7 @@ from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.report import place_of
 from tensorlens.leaks.scope import LineResidue
 from tensorlens.lines.region import MeasuredRegion
-from tensorlens.recording.moments import Resident
+from tensorlens.recording.analysis import Resident
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render.source import place, printable
 from tensorlens.units import format_bytes

@@ -22,7 +22,7 @@ from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounts import WIDTH, Account
 from tensorlens.lines.tracing.activation import Activation, note_failure, raise_peaks
 from tensorlens.lines.tracing.tracer import Tracer, WatchedCode, original
-from tensorlens.recording.oom import address_reserve
+from tensorlens.recording import oom
 
 ADDED_FRAMES = 2
 """Frames that wrapping adds to a call: the wrapper and the lambda of ``_moving_call()``."""
@@ -316,10 +316,10 @@ class Engine:
 
         Only outside all profiled code of the thread: further in, the program may handle it.
         """
-        if error is not None and address_reserve.may_be_out_of_memory(error):
+        if error is not None and oom.may_be_out_of_memory(error):
             with guarded("an error is not explained"):
                 if not self.thread().stack:
-                    address_reserve.explain(error)
+                    oom.explain(error)
 
     def forked(self) -> None:
         """Clear the parent's figures in a forked child, and its other threads; regions stay."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Range
 from tensorlens.planning.estimate.simulation import block_changes
-from tensorlens.recording.moments import Resident
+from tensorlens.recording.analysis import Resident
 from tensorlens.render.source import printable
 
 ACTIVATION_GRADIENT = "gradient of activations"

@@ -11,7 +11,7 @@ from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.planning.card import Card
 from tensorlens.planning.trace import Caution, Formula, Framework
 from tensorlens.recording import tlens
-from tensorlens.recording.moments import Moment
+from tensorlens.recording.analysis import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document, restored
 from tensorlens.records.run import Run, current_run

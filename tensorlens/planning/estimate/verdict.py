@@ -9,7 +9,7 @@ from typing import TypeVar
 from tensorlens.planning.estimate.figures import library_bytes
 from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
 from tensorlens.planning.trace import Caution
-from tensorlens.recording.moments import Resident
+from tensorlens.recording.analysis import Resident
 from tensorlens.recording.present.instants import LineRow, line_rows, mark_before
 from tensorlens.recording.present.remarks import largest_lines, largest_tensors, part
 from tensorlens.records.logs.events import ALLOC

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tensorlens.recording.analysis import BackwardCost, Churn, LineGrowth
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
 from tensorlens.recording.analysis.instants import largest_sums, row_at
 from tensorlens.recording.analysis.levels import device_or_highest, device_peak, residents
 from tensorlens.recording.analysis.roles import roles_of
-from tensorlens.recording.moments import BackwardCost, Churn, LineGrowth
 from tensorlens.records.logs.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine
 

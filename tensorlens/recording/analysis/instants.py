@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.analysis import Moment, Resident
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.analysis.levels import (
     device_or_highest,
@@ -20,7 +21,6 @@ from tensorlens.recording.analysis.levels import (
     times_reached,
 )
 from tensorlens.recording.analysis.roles import Roles, roles_of
-from tensorlens.recording.moments import Moment, Resident
 from tensorlens.records.logs.events import FREE, OWN_MARK, EventLog
 from tensorlens.records.row_sequence import RowSequence
 

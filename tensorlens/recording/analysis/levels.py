@@ -8,8 +8,8 @@ from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.analysis import Fragmentation, Timeline
 from tensorlens.recording.analysis.roles import block_roles, roles_of
-from tensorlens.recording.moments import Fragmentation, Timeline
 from tensorlens.records.logs.events import FREE, SEGMENT_ALLOC, SEGMENT_FREE, EventLog, Segment
 from tensorlens.roles import BLOCK_ROLES
 

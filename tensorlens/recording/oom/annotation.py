@@ -21,8 +21,8 @@ from tensorlens.frameworks.registry import adapters, first_answer, when_any_impo
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.heap.reference_names import KEPT_BY_TRACEBACK
 from tensorlens.interpreter import reentrant_lock
-from tensorlens.recording.oom import address_reserve
-from tensorlens.recording.oom.address_reserve import is_of_a_kind
+from tensorlens.recording import oom
+from tensorlens.recording.oom import is_of_a_kind
 from tensorlens.recording.oom.failure import OutOfMemory, located, remarks, remedies
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.names import Names
@@ -59,7 +59,7 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
 
 def annotate_unhandled(error: BaseException) -> None:
     """Add an explanation to each failed allocation that the traceback of ``error`` will show."""
-    with address_reserve.released():
+    with oom.released():
         _explain_all(error, None, contexts=True)
 
 
@@ -235,8 +235,8 @@ class _Hooks:
             self._shell = shell.showtraceback
             self._undo.append(put(shell, "showtraceback", self._in_shell))
         self._undo += when_any_imported(self._watch)
-        address_reserve.reserve()
-        self._undo.append(address_reserve.release)
+        oom.reserve()
+        self._undo.append(oom.release)
 
     def remove(self) -> None:
         """Restore the former hooks; a hook of ours that another one calls only passes on."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.recording import export
-from tensorlens.recording.moments import BackwardCost
+from tensorlens.recording.analysis import BackwardCost
 from tensorlens.recording.present import data
 from tensorlens.recording.present.instants import (
     LINES_SHOWN,

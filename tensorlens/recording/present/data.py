@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from tensorlens.recording.moments import Moment, Resident
+from tensorlens.recording.analysis import Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ACTIONS, ALLOC, START, Context, EventLog
 from tensorlens.records.tensors import SourceLine

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tensorlens.recording.analysis import Moment, Resident
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import row_at
 from tensorlens.recording.analysis.roles import BEFORE
-from tensorlens.recording.moments import Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, START, EventLog, Mark
 from tensorlens.records.names import common_name, readable_name, without_indices

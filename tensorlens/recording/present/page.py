@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tensorlens.recording.moments import Timeline
+from tensorlens.recording.analysis import Timeline
 from tensorlens.recording.present.instants import Instant, has_times
 from tensorlens.recording.present.page_data import allocations, device_data
 from tensorlens.recording.recordings import Recording

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, TypeVar
 
+from tensorlens.recording.analysis import Moment, Resident, Timeline
 from tensorlens.recording.analysis.event_index import PlaceTable, event_index
 from tensorlens.recording.analysis.levels import (
     Levels,
@@ -15,7 +16,6 @@ from tensorlens.recording.analysis.levels import (
     residents,
     summed_levels,
 )
-from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import (
     LineRow,
     line_rows,

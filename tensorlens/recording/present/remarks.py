@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from tensorlens.recording.moments import Churn, Fragmentation, Moment
+from tensorlens.recording.analysis import Churn, Fragmentation, Moment
 from tensorlens.recording.present.instants import (
     BlockRow,
     Instant,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorlens.recording.moments import Resident
+from tensorlens.recording.analysis import Resident
 from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
 from tensorlens.records.names import common_name
 from tensorlens.records.tensors import SourceLine

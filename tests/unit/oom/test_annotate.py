@@ -4,8 +4,8 @@ import pytest
 from snapshot_builder import T, snapshot_of
 
 from tensorlens.frameworks import TORCH, Adapter, Request, registry
-from tensorlens.recording import address_reserve
 from tensorlens.recording import annotation as oom
+from tensorlens.recording import oom as failures
 
 
 class Failed(RuntimeError):
@@ -70,7 +70,7 @@ def test_a_failed_allocation_gets_one_note(reporter):
 def test_other_errors_are_left_alone(error, reporter):
     oom.annotate(error)
     oom.annotate_unhandled(error)
-    address_reserve.explain(error)
+    failures.explain(error)
     assert not notes(error) and reporter.asked == 0
 
 
@@ -101,7 +101,7 @@ def chained(way):
 )
 def test_cause_of_an_error_is_annotated(way, region, unhandled):
     outer, failed = chained(way)
-    address_reserve.explain(outer)
+    failures.explain(outer)
     assert len(notes(failed)) == region
     outer, failed = chained(way)
     oom.annotate_unhandled(outer)
@@ -140,10 +140,10 @@ def test_errors_in_a_circle():
 
 def test_a_program_that_tries_again_and_again_is_not_slowed(reporter):
     for _ in range(4):
-        address_reserve.explain(Failed())
+        failures.explain(Failed())
     assert reporter.asked == 3
     last = Failed()
-    address_reserve.explain(last)
+    failures.explain(last)
     assert not notes(last)
     oom.annotate_unhandled(last)
     assert len(notes(last)) == 1
@@ -168,7 +168,7 @@ def test_a_look_that_fails_leaves_one_line(reporter, problem, reason):
 def test_a_ctrl_c_during_the_look_is_the_programs(reporter):
     reporter.problem = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        address_reserve.explain(Failed())
+        failures.explain(Failed())
 
 
 def test_an_error_that_takes_no_notes(reporter):
@@ -179,8 +179,8 @@ def test_an_error_that_takes_no_notes(reporter):
         def __str__(self):
             raise ValueError
 
-    address_reserve.explain(Stubborn())
+    failures.explain(Stubborn())
     broken = Failed()
     broken.__notes__ = "none"
-    address_reserve.explain(broken)
+    failures.explain(broken)
     assert broken.__notes__ == "none"

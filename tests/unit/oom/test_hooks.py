@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tensorlens
-from tensorlens.recording import address_reserve, annotation
+from tensorlens.recording import annotation, oom
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,9 +19,9 @@ def untouched(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", lambda *given: seen.append(given))
     monkeypatch.setattr(threading, "excepthook", lambda given: seen.append(given))
     monkeypatch.setattr(annotation, "annotate_unhandled", lambda error: seen.append(error))
-    before = sys.excepthook, threading.excepthook, [*sys.meta_path], address_reserve._wanted
+    before = sys.excepthook, threading.excepthook, [*sys.meta_path], oom._wanted
     yield seen
-    assert (sys.excepthook, threading.excepthook, sys.meta_path, address_reserve._wanted) == before
+    assert (sys.excepthook, threading.excepthook, sys.meta_path, oom._wanted) == before
 
 
 def test_calls_nest_and_each_stops_once(untouched):
