@@ -91,7 +91,7 @@ def program_frames(stack: Sequence[Frame]) -> tuple[Frame, ...]:
     Calls of ``nn.Module`` and our wrappers of profiled functions are left out; so is the start of a
     program, test or thread, unless the stack has no user code.
     """
-    begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
+    begin = next((depth for depth, frame in enumerate(stack) if frame.user), 0)
     return tuple(frame for frame in stack[begin:] if not _is_call(frame))
 
 

@@ -66,17 +66,17 @@ def _areas(
     waiting = list(reversed(blocks))
     for address, end in _merged_spans(spans):
         tiles: list[SegmentBlock] = []
-        place = address
+        position = address
         while waiting and waiting[-1].address < end:
             block = waiting.pop()
-            if block.address < place:
+            if block.address < position:
                 # two at one address: one of their frees is missing
                 yield Segment(device, block.address, block.size, blocks=(block,))
                 continue
-            tiles += _free(place, block.address)
+            tiles += _free(position, block.address)
             tiles.append(block)
-            place = block.address + block.size
-        tiles += _free(place, end)
+            position = block.address + block.size
+        tiles += _free(position, end)
         yield Segment(device, address, end - address, blocks=tuple(tiles))
 
 

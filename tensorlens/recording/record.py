@@ -318,7 +318,7 @@ def running() -> list[LiveRecording]:
         return [*_running]
 
 
-Place = tuple[str, int]
+FileLine = tuple[str, int]
 """File name and line number."""
 
 
@@ -326,9 +326,9 @@ Place = tuple[str, int]
 class BackwardLines:
     """Bytes of backward by line, from recordings."""
 
-    nbytes: Mapping[str, Mapping[Place, int]] = field(default_factory=dict)
+    nbytes: Mapping[str, Mapping[FileLine, int]] = field(default_factory=dict)
     """Device to line to bytes allocated in backward, with those of lines that it calls."""
-    seen: frozenset[Place] = frozenset()
+    seen: frozenset[FileLine] = frozenset()
     """Lines of the user on any recorded stack."""
 
     def covers(self, filename: str, linenos: Iterable[int]) -> bool:
@@ -375,7 +375,7 @@ def _lines_of(recording: Recording) -> BackwardLines:
 
 
 def _sum(*parts: BackwardLines) -> BackwardLines:
-    sums: dict[str, Counter[Place]] = {}
+    sums: dict[str, Counter[FileLine]] = {}
     for part in parts:
         for device, lines in part.nbytes.items():
             sums.setdefault(device, Counter()).update(lines)

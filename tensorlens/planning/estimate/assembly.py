@@ -75,8 +75,8 @@ def _name_inputs(trace: Trace) -> None:
     """Name the inputs that no model or optimizer holds."""
     log, index = trace.log, EventIndex(trace.log)
     for row, label in trace.inputs.items():
-        place = index.place(row)
-        if log.label[row] < 0 and index.phase[place] == "other" and index.module[place] is None:
+        site = index.site(row)
+        if log.label[row] < 0 and index.phase[site] == "other" and index.module[site] is None:
             log.name(row, label)
 
 

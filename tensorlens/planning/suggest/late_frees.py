@@ -116,7 +116,7 @@ def _variable(recorded: RecordedSteps, row: int) -> str:
     """Return the variable that holds a block, a list for its items; else the line that made it."""
     name = recorded.roles.named(row)
     if name is None:
-        return str(recorded.index.born[recorded.index.place(row)])
+        return str(recorded.index.born[recorded.index.site(row)])
     return _LIST_INDEX.sub("", name)
 
 
@@ -127,7 +127,7 @@ def _largest_variable(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str
         row for row in ordered if not _is_kept_by_graph(recorded, row) and recorded.roles.named(row)
     ]
     row = names[0] if names else ordered[0]
-    line = recorded.index.born[recorded.index.place(row)]
+    line = recorded.index.born[recorded.index.site(row)]
     name = recorded.roles.named(row) if names else None
     short = "what is kept" if name is None else _LIST_INDEX.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)

@@ -62,10 +62,10 @@ class RepeatedBlocks:
     def number_of(self, row: int) -> int:
         """Return the number of an event's block, in backward by its node; -1: none."""
         recorded = self._recorded
-        place = recorded.index.place(row)
-        stack = place[0]
+        site = recorded.index.site(row)
+        stack = site[0]
         if recorded.phase(row) == "backward":
-            stack = recorded.index.context(place).forward
+            stack = recorded.index.context(site).forward
         return -1 if stack < 0 else self._block_numbers[stack]
 
     def calls(self) -> Sequence[Call]:
@@ -158,8 +158,8 @@ def output_of(recorded: RecordedSteps, kept: Sequence[int]) -> int | None:
     """Return the likely output: the largest block that the last operator left."""
     if not kept:
         return None
-    last = recorded.index.place(max(kept))
-    alike = [row for row in kept if recorded.index.place(row) == last]
+    last = recorded.index.site(max(kept))
+    alike = [row for row in kept if recorded.index.site(row) == last]
     return max(alike, key=lambda row: recorded.log.size[row])
 
 

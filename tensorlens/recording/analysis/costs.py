@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorlens.recording.analysis import BackwardCost, Churn, LineGrowth
-from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
+from tensorlens.recording.analysis.event_index import EventIndex, Site, SiteTable, event_index
 from tensorlens.recording.analysis.instants import largest_sums, row_at
 from tensorlens.recording.analysis.levels import device_or_highest, device_peak, residents
 from tensorlens.recording.analysis.roles import roles_of
@@ -39,11 +39,11 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     """
     roles, index = roles_of(recording), event_index(recording)
     lines: dict[SourceLine | None, _Line] = {}
-    line_of = PlaceTable(lambda place: lines.setdefault(index.charged[place], _Line()))
-    node_of = PlaceTable(lambda place: _node(index, place))
+    line_of = SiteTable(lambda site: lines.setdefault(index.charged[site], _Line()))
+    node_of = SiteTable(lambda site: _node(index, site))
     for row, allocates in _rows(recording, device):
-        place = index.place(row)
-        line = line_of[place]
+        site = index.site(row)
+        line = line_of[site]
         size = index.log.size[row]
         if not allocates:
             line.resident -= size
@@ -53,8 +53,8 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         line.nbytes += size
         line.blocks += 1
         line.kept += 0 if index.within_phase(row) else size
-        line.nodes[node_of[place]] += size
-        if (model := index.model[place]) is not None:
+        line.nodes[node_of[site]] += size
+        if (model := index.model[site]) is not None:
             line.model_lines[model] += size
         if roles.role(row) == "gradient" and (name := roles.named(row)) is not None:
             line.gradients[name] += size
@@ -77,8 +77,8 @@ def backward_calls(recording: Recording, device: str) -> dict[SourceLine, int]:
     in a table of lines.
     """
     index = event_index(recording)
-    made = largest_sums((index.place(row), size) for row, size in _allocations(recording, device))
-    return largest_sums((line, size) for place, size in made.items() for line in index.calls[place])
+    made = largest_sums((index.site(row), size) for row, size in _allocations(recording, device))
+    return largest_sums((line, size) for site, size in made.items() for line in index.calls[site])
 
 
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
@@ -87,7 +87,7 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
     They add up to those of :func:`backward`.
     """
     index, made = event_index(recording), _allocations(recording, device)
-    return largest_sums((index.module[index.place(row)], size) for row, size in made)
+    return largest_sums((index.module[index.site(row)], size) for row, size in made)
 
 
 def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int, int]]:
@@ -102,10 +102,10 @@ def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]
     phase = index.phase
     number = None if device is None else log.devices.index(device_or_highest(recording, device))
     made: set[int] = set()
-    columns = zip(log.kind, log.device, log.pair, index.places(), strict=True)
-    for row, (kind, here, pair, place) in enumerate(columns):
+    columns = zip(log.kind, log.device, log.pair, index.sites(), strict=True)
+    for row, (kind, here, pair, site) in enumerate(columns):
         if kind == ALLOC:
-            if phase[place] == "backward" and number in (None, here):
+            if phase[site] == "backward" and number in (None, here):
                 made.add(row)
                 yield row, True
         elif kind == FREE and pair in made:
@@ -113,11 +113,11 @@ def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]
             yield pair, False
 
 
-def _node(index: EventIndex, place: Place) -> str:
+def _node(index: EventIndex, site: Site) -> str:
     """Return the node that ran, or the operator if a node recomputes forward."""
-    context = index.context(place)
+    context = index.context(site)
     operator = context.outer or context.op
-    found = (operator, context.node) if index.computed_again(place) else (context.node, operator)
+    found = (operator, context.node) if index.computed_again(site) else (context.node, operator)
     return found[0] or found[1] or "not recorded"
 
 
@@ -139,7 +139,7 @@ def growth(
     for sign, rows in ((-1, before), (1, after)):
         for row in rows:
             if row not in stayed:
-                key = index.charged[index.place(row)], roles.role(row)
+                key = index.charged[index.site(row)], roles.role(row)
                 nbytes[key] += sign * log.size[row]
                 blocks[key] += sign
     found = (LineGrowth(*key, nbytes[key], blocks[key]) for key in blocks)
@@ -158,5 +158,5 @@ def churn(recording: Recording, device: str | None = None) -> Churn:
         handed_out=sum(size for _, size in made),
         allocations=len(made),
         peak=device_peak(recording, device)[0],
-        by_line=largest_sums((index.charged[index.place(row)], size) for row, size in made),
+        by_line=largest_sums((index.charged[index.site(row)], size) for row, size in made),
     )

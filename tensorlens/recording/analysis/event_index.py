@@ -13,7 +13,7 @@ from tensorlens.records.logs.events import PHASES, Context, EventLog
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
 
-Place = tuple[int, int]
+Site = tuple[int, int]
 """Numbers of a stack and a context, which are the site of an event. There are few."""
 
 Key = tuple[int, Hashable]
@@ -23,52 +23,52 @@ _T = TypeVar("_T")
 _NOTHING = Context()
 
 
-class PlaceTable(dict[Place, _T], Generic[_T]):
-    """A cache of a function of a place."""
+class SiteTable(dict[Site, _T], Generic[_T]):
+    """A cache of a function of a site."""
 
-    def __init__(self, of: Callable[[Place], _T]) -> None:
+    def __init__(self, of: Callable[[Site], _T]) -> None:
         super().__init__()
         self._of = of
 
-    def __missing__(self, place: Place) -> _T:
-        value = self[place] = self._of(place)
+    def __missing__(self, site: Site) -> _T:
+        value = self[site] = self._of(site)
         return value
 
 
 class EventIndex:
-    """A log with the facts of its places; see :func:`event_index`."""
+    """A log with the facts of its sites; see :func:`event_index`."""
 
     def __init__(self, log: EventLog) -> None:
         phases = Phases(log.stacks, log.contexts)
         lines = Lines(log.stacks, log.contexts)
-        phase = PlaceTable(lambda place: phases.of(*place))
+        phase = SiteTable(lambda site: phases.of(*site))
         self.log = log
         self.phase = phase
-        self.born = PlaceTable(lambda place: lines.charged(place[0], -1, "other"))
-        self.charged = PlaceTable(lambda place: lines.charged(*place, phase[place]))
-        self.calls = PlaceTable(lambda place: lines.calls(*place, phase[place]))
-        self.model = PlaceTable(lambda place: lines.model(*place, phase[place]))
-        self.module = PlaceTable(lambda place: lines.module(*place, phase[place]))
-        self._spans: PlaceTable[Key] = PlaceTable(self._span)
+        self.born = SiteTable(lambda site: lines.charged(site[0], -1, "other"))
+        self.charged = SiteTable(lambda site: lines.charged(*site, phase[site]))
+        self.calls = SiteTable(lambda site: lines.calls(*site, phase[site]))
+        self.model = SiteTable(lambda site: lines.model(*site, phase[site]))
+        self.module = SiteTable(lambda site: lines.module(*site, phase[site]))
+        self._spans: SiteTable[Key] = SiteTable(self._span)
 
-    def place(self, row: int) -> Place:
-        """Return the place of an event."""
+    def site(self, row: int) -> Site:
+        """Return the site of an event."""
         return self.log.stack[row], self.log.context[row]
 
-    def context(self, place: Place) -> Context:
-        """Return the context of a place: the operator, node and thread that ran."""
-        return _NOTHING if place[1] < 0 else self.log.contexts[place[1]]
+    def context(self, site: Site) -> Context:
+        """Return the context of a site: the operator, node and thread that ran."""
+        return _NOTHING if site[1] < 0 else self.log.contexts[site[1]]
 
     @cached_property
-    def purpose(self) -> PlaceTable[Purpose | None]:
-        """Purpose of the memory of a place, if a known function allocated it."""
+    def purpose(self) -> SiteTable[Purpose | None]:
+        """Purpose of the memory of a site, if a known function allocated it."""
         of_stacks = purposes(self.log.stacks)
-        return PlaceTable(lambda place: None if place[0] < 0 else of_stacks[place[0]])
+        return SiteTable(lambda site: None if site[0] < 0 else of_stacks[site[0]])
 
     @cached_property
     def runs(self) -> array[int]:
         """Number of the run of each row: a thread's events in a row in one operator or node."""
-        return self._numbered(lambda place: self._node(place) or self._operator(place))
+        return self._numbered(lambda site: self._node(site) or self._operator(site))
 
     @cached_property
     def operator_runs(self) -> array[int]:
@@ -81,10 +81,10 @@ class EventIndex:
 
         Events of phase ``other`` end no span: it lasts until the next phase begins.
         """
-        return _run_numbers(map(self._spans.__getitem__, self.places()))
+        return _run_numbers(map(self._spans.__getitem__, self.sites()))
 
-    def places(self) -> Iterable[Place]:
-        """Yield the place of each event."""
+    def sites(self) -> Iterable[Site]:
+        """Yield the site of each event."""
         return zip(self.log.stack, self.log.context, strict=True)
 
     def within_run(self, row: int) -> bool:
@@ -96,7 +96,7 @@ class EventIndex:
         free = self.log.pair[row]
         if free < 0:
             return False
-        runs = self.operator_runs if self.computed_again(self.place(row)) else self.runs
+        runs = self.operator_runs if self.computed_again(self.site(row)) else self.runs
         return runs[row] == runs[free]
 
     def within_phase(self, row: int) -> bool:
@@ -107,32 +107,32 @@ class EventIndex:
         free = self.log.pair[row]
         if free < 0:
             return False
-        made, freed = self.place(row), self.place(free)
+        made, freed = self.site(row), self.site(free)
         if self.phase[made] != self.phase[freed]:
             return False
         elsewhere = self.context(made).thread != self.context(freed).thread
         return elsewhere or self.spans[row] == self.spans[free]
 
-    def computed_again(self, place: Place) -> bool:
+    def computed_again(self, site: Site) -> bool:
         """Return whether an operator made an autograd node in backward, as before in forward."""
-        return self.context(place).grad and self.phase[place] == "backward"
+        return self.context(site).grad and self.phase[site] == "backward"
 
-    def _node(self, place: Place) -> Key | None:
-        context = self.context(place)
-        if context.node is None or self.phase[place] != "backward":
+    def _node(self, site: Site) -> Key | None:
+        context = self.context(site)
+        if context.node is None or self.phase[site] != "backward":
             return None
         return context.thread, (context.node, context.forward)
 
-    def _operator(self, place: Place) -> Key:
-        context = self.context(place)
-        return context.thread, (place[0], context.outer or context.op)
+    def _operator(self, site: Site) -> Key:
+        context = self.context(site)
+        return context.thread, (site[0], context.outer or context.op)
 
-    def _numbered(self, of: Callable[[Place], Key]) -> array[int]:
-        return _run_numbers(map(PlaceTable(of).__getitem__, self.places()))
+    def _numbered(self, of: Callable[[Site], Key]) -> array[int]:
+        return _run_numbers(map(SiteTable(of).__getitem__, self.sites()))
 
-    def _span(self, place: Place) -> Key:
-        phase = self.phase[place]
-        return self.context(place).thread, None if phase == PHASES[-1] else phase
+    def _span(self, site: Site) -> Key:
+        phase = self.phase[site]
+        return self.context(site).thread, None if phase == PHASES[-1] else phase
 
 
 def event_index(recording: Recording) -> EventIndex:

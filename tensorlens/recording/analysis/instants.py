@@ -57,7 +57,7 @@ class Residents(RowSequence[Resident]):
         """Return one block; ``row`` is not checked."""
         roles, row = self._roles, self.rows[row]
         index = roles.index
-        log, place, label = index.log, index.place(row), roles.label(row)
+        log, site, label = index.log, index.site(row), roles.label(row)
         return Resident(
             row=row,
             name=roles.name(row),
@@ -65,16 +65,16 @@ class Residents(RowSequence[Resident]):
             known=label is not None,
             device=log.devices[log.device[row]],
             nbytes=log.size[row],
-            born=index.born[place],
-            charged=index.charged[place],
+            born=index.born[site],
+            charged=index.charged[site],
             module=roles.module(row),
-            op=index.context(place).op,
-            phase=index.phase[place],
+            op=index.context(site).op,
+            phase=index.phase[site],
             age_ns=None if log.was_before(row) else self._until(row) - log.time[row],
-            stack=place[0],
+            stack=site[0],
             dtype=None if label is None else label.dtype,
             shape=None if label is None else label.shape,
-            model_line=index.model[place],
+            model_line=index.model[site],
         )
 
     def _until(self, row: int) -> int:
@@ -124,27 +124,27 @@ def _moment(
     index, log = roles.index, roles.index.log
     sizes = log.size
     ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
-    places = largest_sums((index.place(each), sizes[each]) for each in rows)
+    sites = largest_sums((index.site(each), sizes[each]) for each in rows)
     dropped = log is not recording.log
     reserved = recording.once(("reserved", device), lambda now: reserved_levels(now.log, device))
     return Moment(
         device=device,
-        bytes=sum(places.values()),
+        bytes=sum(sites.values()),
         row=row,
         time_ns=now,
         tensors=Residents(roles, ordered, now),
-        by_line=largest_sums((index.charged[place], size) for place, size in places.items()),
+        by_line=largest_sums((index.charged[site], size) for site, size in sites.items()),
         by_role=largest_sums((roles.role(each), sizes[each]) for each in rows),
         by_module=largest_sums((roles.module(each), sizes[each]) for each in rows),
-        by_stack=largest_sums((place[0], size) for place, size in places.items()),
-        by_phase=largest_sums((index.phase[place], size) for place, size in places.items()),
+        by_stack=largest_sums((site[0], size) for site, size in sites.items()),
+        by_phase=largest_sums((index.phase[site], size) for site, size in sites.items()),
         held=held_at(log, device, rows),
         reserved=None if dropped or reserved is None else reserved[row + 1],
         dropped=dropped,
         by_model_line=largest_sums(
-            ((index.charged[place], model), size)
-            for place, size in places.items()
-            if (model := index.model[place]) is not None
+            ((index.charged[site], model), size)
+            for site, size in sites.items()
+            if (model := index.model[site]) is not None
         ),
     )
 

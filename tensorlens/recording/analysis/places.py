@@ -1,4 +1,4 @@
-"""Places of events, a stack and a context each: phase, purpose, line and module."""
+"""Sites of events, a stack and a context each: phase, purpose, line and module."""
 
 from __future__ import annotations
 

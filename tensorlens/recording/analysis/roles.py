@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
+from tensorlens.recording.analysis.event_index import EventIndex, Site, SiteTable, event_index
 from tensorlens.records.logs.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
@@ -61,17 +61,17 @@ class Roles:
 
     def __init__(self, index: EventIndex) -> None:
         self.index = index
-        self._kept = PlaceTable(self._kept_as)
-        self._made = PlaceTable(self._made_by)
+        self._kept = SiteTable(self._kept_as)
+        self._made = SiteTable(self._made_by)
         self._owner = cache(self._owned_by)
 
     def role(self, row: int) -> str:
         """Return one of :data:`~tensorlens.roles.BLOCK_ROLES`."""
         label = self.label(row)
         if label is not None:
-            made_inside = label.role == _INPUT and self.index.module[self.index.place(row)]
+            made_inside = label.role == _INPUT and self.index.module[self.index.site(row)]
             return _KEPT["forward"] if made_inside else label.role
-        purpose = self.index.purpose[self.index.place(row)]
+        purpose = self.index.purpose[self.index.site(row)]
         if purpose is not None and not purpose.has_scratch:
             return purpose.role
         if self._is_temporary(row):
@@ -79,7 +79,7 @@ class Roles:
         if purpose is not None:
             return purpose.role
         alike = self._alike.get(self._likeness(row)) if self._alike else None
-        return self._kept[self.index.place(row)] if alike is None else alike[0]
+        return self._kept[self.index.site(row)] if alike is None else alike[0]
 
     def name(self, row: int) -> str:
         """Return what the block is called; never empty."""
@@ -89,7 +89,7 @@ class Roles:
         """Return the name that a census gave the block, or others just like it; else None."""
         label = self.label(row)
         name = self._inherited(row) if label is None else label.name
-        module = self.index.module[self.index.place(row)]
+        module = self.index.module[self.index.site(row)]
         if name is None or not module:
             return name
         # the graph guesses by the parameters around it: none of sharded ones, none after the last
@@ -102,7 +102,7 @@ class Roles:
 
         None outside of modules.
         """
-        module, label = self.index.module[self.index.place(row)], self.label(row)
+        module, label = self.index.module[self.index.site(row)], self.label(row)
         if module is not None or label is None or label.role not in _OF_MODULES:
             return module
         return self._owner(label.name)
@@ -117,36 +117,36 @@ class Roles:
         return None if alike is None or self._is_temporary(row) else alike[1]
 
     def _fallback(self, row: int) -> str:
-        log, place = self.index.log, self.index.place(row)
+        log, site = self.index.log, self.index.site(row)
         if not log.was_before(row):
-            return self._made[place]
-        line = self.index.charged[place]
+            return self._made[site]
+        line = self.index.charged[site]
         return BEFORE if line is None else f"{BEFORE}, at {short_line(line)}"
 
     def _is_temporary(self, row: int) -> bool:
         index = self.index
-        if index.phase[index.place(row)] == "optimizer":
+        if index.phase[index.site(row)] == "optimizer":
             given_back = index.within_phase(row)
         else:
             given_back = index.within_run(row)
         return given_back and index.log.kind[row] != START
 
-    def _kept_as(self, place: Place) -> str:
-        if self.index.computed_again(place):
+    def _kept_as(self, site: Site) -> str:
+        if self.index.computed_again(site):
             return "activation"
-        if self.index.context(place).phase == "optimizer":
+        if self.index.context(site).phase == "optimizer":
             # of a graph, whose optimizer keeps variables, which have a label
             return TEMPORARY
-        return _KEPT.get(self.index.phase[place], "other")
+        return _KEPT.get(self.index.phase[site], "other")
 
-    def _made_by(self, place: Place) -> str:
+    def _made_by(self, site: Site) -> str:
         index = self.index
-        context, module, line = index.context(place), index.module[place], index.charged[place]
-        purpose = index.purpose[place]
+        context, module, line = index.context(site), index.module[site], index.charged[site]
+        purpose = index.purpose[site]
         if purpose is not None:
             return f"{module}: {purpose.what}" if module else purpose.what
         what = context.outer or context.op or context.node
-        if context.node is not None and index.phase[place] == "backward" and not context.grad:
+        if context.node is not None and index.phase[site] == "backward" and not context.grad:
             what = context.node
         if what is not None:
             return f"{module}: {what}" if module else f"{what}{_at(line)}"

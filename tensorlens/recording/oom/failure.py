@@ -85,28 +85,28 @@ def _recorded(request: Request, log: EventLog) -> Request | None:
     if request.nbytes is None or (request.exact and request.nbytes != nbytes):
         return None
     index = EventIndex(log)
-    place = index.place(row)
-    context = index.context(place)
+    site = index.site(row)
+    context = index.context(site)
     return replace(
         request,
         nbytes=nbytes,
         exact=True,
-        line=index.charged[place],
-        module=index.module[place],
+        line=index.charged[site],
+        module=index.module[site],
         op=context.outer or context.op,
-        phase=index.phase[place],
+        phase=index.phase[site],
     )
 
 
 def _traced(request: Request, error: BaseException) -> Request:
     log = EventLog()
-    place = log.stacks.add([*_frames(error)]), -1
+    site = log.stacks.add([*_frames(error)]), -1
     index = EventIndex(log)
-    phase = index.phase[place]
+    phase = index.phase[site]
     return replace(
         request,
         # the line that made a graph's node is not the one that runs the graph
-        line=request.line or index.charged[place],
+        line=request.line or index.charged[site],
         phase=phase if phase != "other" else None,
     )
 

@@ -178,7 +178,7 @@ def mark_before(marks: Sequence[Mark], row: int) -> Mark | None:
 def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
     """Return a mark's name, with its number if several have the name."""
     alike = [each for each in marks if each.name == mark.name]
-    number = next(place for place, each in enumerate(alike, 1) if each is mark)
+    number = next(number for number, each in enumerate(alike, 1) if each is mark)
     which = f" ({number:,} of {len(alike):,})" if len(alike) > 1 else ""
     return f'"{printable(mark.name)}"{which}'
 
@@ -199,7 +199,7 @@ def _no_line_label(recording: Recording, device: str) -> str:
     before = {
         log.was_before(row)
         for row, (kind, here) in enumerate(zip(log.kind, log.device, strict=True))
-        if kind < FREE and here == number and index.charged[index.place(row)] is None
+        if kind < FREE and here == number and index.charged[index.site(row)] is None
     }
     if before == {True}:
         return BEFORE

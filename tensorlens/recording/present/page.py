@@ -191,8 +191,8 @@ def heat_files(
             found.append((-most, printable(short_path(filename)), lines, *here))
     found.sort(key=lambda each: each[:2])
     return [
-        _file(name, lines, here, then, is_folded=place >= _OPEN)
-        for place, (_, name, lines, here, then) in enumerate(found)
+        _file(name, lines, here, then, is_folded=number >= _OPEN)
+        for number, (_, name, lines, here, then) in enumerate(found)
     ]
 
 
