@@ -1,5 +1,5 @@
-// What runs on a thread when it allocates or frees: its Python stack, and a context, which is the
-// thread, operator, autograd node, and the stack on which that node was made.
+// The site of each allocation and free: its Python stack, and a context (thread, operator, autograd
+// node, and the stack on which that node was made).
 
 #pragma once
 
@@ -22,7 +22,7 @@ Numbered<ContextKey>& g_contexts = *new Numbered<ContextKey>;
 
 std::atomic<bool> g_recording{false};
 
-// A thread's number is given to another one when it has ended.
+// Numbers of threads; that of a thread that has ended is used again.
 class ThreadNumbers {
  public:
   int32_t take() {
@@ -49,44 +49,44 @@ class ThreadNumbers {
 
 ThreadNumbers& g_threads = *new ThreadNumbers;
 
-struct AtThreadEnd {
+struct ThreadNumber {
   int32_t number = -1;
 
-  ~AtThreadEnd() {
+  ~ThreadNumber() {
     if (number >= 0) {
       g_threads.give(number);
     }
   }
 };
 
-thread_local AtThreadEnd t_at_end;
+thread_local ThreadNumber t_thread_number;
 
 int64_t monotonic_ns();
 
-// What runs on a thread. Plain data without a destructor: memory is freed as late as a thread's
-// own end.
+// Operators and autograd nodes that run on a thread. Plain data without a destructor, because
+// memory is still freed while a thread ends.
 struct Running {
   static constexpr int kDeep = 32;
   struct Op {
     const char* text;
-    int32_t name;          // number of the text, -1 until it is needed
-    int32_t nodes;         // how many ran when it began
-    int32_t engine;        // place of the innermost that is the engine's, -1 if none is
-    int32_t engine_stack;  // of the engine's: the stack on which it runs
+    int32_t name;          // number of the text; -1 until needed
+    int32_t nodes;         // running nodes when it began
+    int32_t engine;        // index of the engine's innermost operator; -1: none
+    int32_t engine_stack;  // of an engine's operator: the stack on which the engine runs
     int64_t sequence_number;
   };
   struct Node {
     int32_t name;
     int32_t forward;
     int32_t depth;
-    int32_t engine;  // the stack on which the engine runs
+    int32_t engine_stack;  // the stack on which the engine runs
     uintptr_t frame;
   };
-  int32_t thread;  // 1 + its number, 0 until it is needed
+  int32_t thread;  // 1 + its number; 0 until needed
   int ops, nodes;
   Op op[kDeep];
   Node node[kDeep];
-  Node last;  // the one that the engine ran last
+  Node last;  // the node that ended last
   ContextKey key;
   int32_t context;  // 1 + its number
   int64_t epoch;
@@ -103,31 +103,31 @@ Running& running() {
   Running& now = t_running;
   const int64_t epoch = g_epoch.load(std::memory_order_relaxed);
   if (now.epoch != epoch) {
-    // what ran when nobody recorded was not followed to its end
+    // ends of operators and nodes were missed while nothing recorded
     now.ops = now.nodes = 0;
     now.last = kNoNode;
     now.context = 0;
     now.epoch = epoch;
     if (now.thread == 0) {
-      t_at_end.number = g_threads.take();
-      now.thread = 1 + t_at_end.number;
+      t_thread_number.number = g_threads.take();
+      now.thread = 1 + t_thread_number.number;
     }
   }
   return now;
 }
 
-// Whether the engine is between two nodes: it settles what it begins, and adds up what the last
-// one gave.
+// Whether the engine is between two nodes, where it adds up the gradients of the last one.
 bool is_after_last(const Running& now, int engine) {
   return engine >= 0 && now.op[engine].nodes == now.nodes && now.last.depth == now.nodes &&
-      now.last.engine == now.op[engine].engine_stack;
+      now.last.engine_stack == now.op[engine].engine_stack;
 }
 
+// Whether a node was made since the outermost operator that may make nodes began.
 bool made_nodes(const Running& now, int ops) {
   const auto next = g_peek_sequence_number.load(std::memory_order_relaxed);
-  for (int place = 0; place < ops && next != nullptr; ++place) {
-    if (now.op[place].sequence_number >= 0) {
-      return static_cast<int64_t>(next()) > now.op[place].sequence_number;
+  for (int index = 0; index < ops && next != nullptr; ++index) {
+    if (now.op[index].sequence_number >= 0) {
+      return static_cast<int64_t>(next()) > now.op[index].sequence_number;
     }
   }
   return false;
@@ -140,8 +140,9 @@ int32_t name_of(Running::Op& op) {
   return op.name;
 }
 
-// `function` is the graph function that was called, -1 for none.
-int32_t context_now(Running& now, int32_t function) {
+// Returns the number of the current context; `function` is the graph function that was called, or
+// -1.
+int32_t current_context(Running& now, int32_t function) {
   const int ops = std::min(now.ops, Running::kDeep);
   const int nodes = std::min(now.nodes, Running::kDeep);
   ContextKey key{now.thread - 1, -1, -1, -1, kNoStack, 0};
@@ -170,7 +171,7 @@ int32_t context_now(Running& now, int32_t function) {
   return now.context - 1;
 }
 
-// What runs now: a stack, and a context's number.
+// The current stack and context.
 struct Here {
   Captured at;
   int32_t context = -1;
@@ -182,13 +183,13 @@ struct Here {
     g_calls.here(&call);
     try {
       running();
-      context = context_now(now, call.function);
+      context = current_context(now, call.function);
       if (g_node_here.load(std::memory_order_relaxed) != nullptr) {
         node = now.key.op;
         function = call.function;
       }
     } catch (const std::bad_alloc&) {
-      // the event goes without
+      // the event has no context
     }
     at = capture();
     if (at.stack == kNoStack) {
@@ -201,13 +202,13 @@ struct Here {
   }
 };
 
-// The log is locked.
+// Requires the lock of the log.
 void append_now(Event event) {
   event.time = monotonic_ns();
   g_log.append(event);
 }
 
-// Counts a block in and records it, both at one moment.
+// Counts and records an allocation, under one lock so that both have one order.
 bool record_in(const void* data, int64_t size) {
   const Here here;
   const Event event = here.allocation(data, size);
@@ -245,16 +246,16 @@ void note_failure(int64_t size) {
   }
 }
 
-// What torch says of operators and nodes, by way of the part that is linked against it.
+// Hooks of operators and nodes, called by the part that is linked against torch.
 
 constexpr char kEngine[] = "autograd::engine::evaluate_function: ";
-// the gradient of the loss itself, which backward() makes before anything else, and where it does
+// the gradient of the loss, which backward() makes first, and the Python function that makes it
 constexpr char kFirstGradient[] = "aten::ones_like";
-constexpr char32_t kMakesFirst[] = U"_make_grads";
+constexpr char32_t kGradientMaker[] = U"_make_grads";
 
-// The stack that nodes made now go back to: in backward of backward, what a node computes goes back
-// to the line that the node does.
-int32_t stack_of_nodes(const Running& now) {
+// The stack of nodes made now. In backward of backward, nodes made directly by a running node take
+// over its stack.
+int32_t stack_of_new_nodes(const Running& now) {
   if (now.nodes > 0 && now.nodes <= Running::kDeep) {
     const Running::Node& node = now.node[now.nodes - 1];
     if (node.forward != kNoStack && node.frame == innermost_frame()) {
@@ -264,26 +265,26 @@ int32_t stack_of_nodes(const Running& now) {
   return capture().stack;
 }
 
-// The name stays until the operator ends.
+// `name` stays valid until the operator ends.
 void op_begins(const char* name, int64_t sequence_number, uint64_t thread) {
   if (!g_recording.load(std::memory_order_relaxed)) {
     return;
   }
   Running& now = running();
-  const int place = now.ops++;
-  if (place >= Running::kDeep) {
+  const int index = now.ops++;
+  if (index >= Running::kDeep) {
     return;
   }
-  Running::Op& op = now.op[place];
+  Running::Op& op = now.op[index];
   const bool is_engine = std::strncmp(name, kEngine, sizeof kEngine - 1) == 0;
   op.text = name;
   op.name = -1;
   op.nodes = now.nodes;
   op.sequence_number = sequence_number;
-  op.engine = is_engine ? place : place > 0 ? now.op[place - 1].engine : -1;
+  op.engine = is_engine ? index : index > 0 ? now.op[index - 1].engine : -1;
   if (op.engine < 0) {
     now.last = kNoNode;
-    if (place == 0 && std::strcmp(name, kFirstGradient) == 0 && is_in_function(kMakesFirst)) {
+    if (index == 0 && std::strcmp(name, kFirstGradient) == 0 && is_in_function(kGradientMaker)) {
       backward_begins();
     }
   }
@@ -291,7 +292,7 @@ void op_begins(const char* name, int64_t sequence_number, uint64_t thread) {
     op.engine_stack = capture().stack;
   }
   if (sequence_number >= 0) {
-    g_nodes.made(thread, sequence_number, stack_of_nodes(now));
+    g_nodes.add(thread, sequence_number, stack_of_new_nodes(now));
   }
 }
 
@@ -310,19 +311,19 @@ void node_begins(const char* name, int64_t number, uint64_t forward_thread) {
   const int ops = std::min(now.ops, Running::kDeep);
   const int engine = ops > 0 ? now.op[ops - 1].engine : -1;
   const bool after_last = is_after_last(now, engine);
-  const int place = now.nodes++;
-  if (place >= Running::kDeep) {
+  const int depth = now.nodes++;
+  if (depth >= Running::kDeep) {
     return;
   }
   backward_runs();
-  Running::Node& node = now.node[place];
+  Running::Node& node = now.node[depth];
   node.name = g_op_names.number(name);
   node.frame = innermost_frame();
-  node.depth = place;
-  node.engine = engine >= 0 ? now.op[engine].engine_stack : kNoStack;
+  node.depth = depth;
+  node.engine_stack = engine >= 0 ? now.op[engine].engine_stack : kNoStack;
   node.forward = g_nodes.find(forward_thread, number);
   if (number < 0 && after_last) {
-    // a leaf's gradient is added up as soon as the last node that contributes has run
+    // a leaf's gradient is added up right after the last node that contributes to it
     node.forward = now.last.forward;
   }
 }
@@ -337,7 +338,7 @@ void node_ends() {
   }
 }
 
-// Says of a block that it is the gradient of what lies at `of`.
+// Notes that a block is the gradient of the tensor at `of`.
 void gradient_known(const void* data, const void* of) {
   if (!g_recording.load(std::memory_order_relaxed)) {
     return;
@@ -357,17 +358,17 @@ void record_mark(int64_t number) {
   }
 }
 
-// In the order in which one thread takes several.
+// In the order in which a thread takes several of them.
 SpinLock* const kEventLocks[] = {
     &g_calls.lock, &g_modules.lock, &g_stacks.lock, &g_contexts.lock,
     &g_op_names.lock, &g_threads.lock, &g_log.lock, &g_nodes.lock};
 
-// A child's memory is its own: what its parent records ends here.
+// A forked child does not continue its parent's recordings.
 void stop_in_child() {
   g_recording.store(false, std::memory_order_relaxed);
   g_log.abandon();
   g_nodes.clear();
-  g_calls.forget();
+  g_calls.clear();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What runs on threads without Python code: a framework that executes a graph there says which node
-// allocates, and Python which function was called and where.
+// The graph node that allocates, as its framework states it, and the calls of graph functions, as
+// Python states them: graphs run on threads without Python code.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace {
 
-// Gives the number of the name of what runs on this thread, -1 for nothing. Null where the
-// framework tells of operators by hooks.
+// Returns the number of the name of this thread's running node, -1 for none. Null if the framework
+// calls hooks of operators instead.
 std::atomic<int32_t (*)()> g_node_here{nullptr};
 
 struct Call {
@@ -23,7 +23,7 @@ struct Call {
   Captured at;
 };
 
-// The calls of graph functions that have not returned.
+// Calls of graph functions that have not returned.
 class Calls {
  public:
   int64_t begin(int32_t function, Captured at) {
@@ -43,8 +43,8 @@ class Calls {
     count_.store(calls_.size(), std::memory_order_relaxed);
   }
 
-  // The innermost call that can have what runs here run. A thread with Python code runs nodes of its
-  // own calls alone; others run those of any thread, which is known where all calls are one's.
+  // Finds the innermost call whose nodes this thread may run. A thread with Python code runs nodes
+  // of its own calls, others those of any: known only if all calls are from one thread.
   bool here(Call* found) {
     if (count_.load(std::memory_order_relaxed) == 0) {
       return false;
@@ -67,7 +67,7 @@ class Calls {
     return innermost != nullptr;
   }
 
-  void forget() {
+  void clear() {
     calls_.clear();
     count_.store(0, std::memory_order_relaxed);
   }

@@ -80,9 +80,9 @@ struct Past {
 
 // The highest instant of a recording among its folded events.
 struct Highest {
-  int64_t begin = 0;   // the number of the recording's first event
+  int64_t begin = 0;    // number of the recording's first event
   int64_t dropped = 0;  // number of folded events, without notes
-  int64_t level = -1;  // -1: no event is folded
+  int64_t level = -1;   // bytes; -1: no event is folded
   int64_t instant = -1;  // during fold(): index in the chunk
   Table<Past> blocks;
 
@@ -104,7 +104,7 @@ class Log {
   // Returns whether this is the first reader, which then calls remember() for each block. At least
   // `limit` events are kept, notes included.
   bool begin(Highest* highest, int64_t limit) {
-    // while events come only chunks are allocated
+    // appending must allocate nothing but chunks
     chunks_.reserve(static_cast<size_t>(std::min(limit / kChunk + 3, kMostChunks)));
     if (chunks_.empty()) {
       chunks_.push_back(make_chunk());
@@ -140,11 +140,11 @@ class Log {
   }
 
   void append(const Event& event) noexcept {
-    const int64_t place = (count_ - first_) & (kChunk - 1);
-    if (place == 0 && count_ - first_ == static_cast<int64_t>(chunks_.size()) * kChunk) {
+    const int64_t index = (count_ - first_) & (kChunk - 1);
+    if (index == 0 && count_ - first_ == static_cast<int64_t>(chunks_.size()) * kChunk) {
       make_room();
     }
-    chunks_.back()[place] = event;
+    chunks_.back()[index] = event;
     ++count_;
   }
 
@@ -203,7 +203,7 @@ class Log {
     return most;
   }
 
-  // Without memory for more events, fewer are kept.
+  // Without memory for another chunk, the oldest is reused.
   void make_room() noexcept {
     const int64_t most = limit();
     Chunk room;
@@ -241,8 +241,8 @@ class Log {
     return chunk;
   }
 
-  // Counts the dropped events as well. An instant is the number of events of the oldest chunk
-  // before it.
+  // Finds the highest instant of the oldest chunk, as the number of its events before that, and
+  // counts the dropped events.
   void find_highest(const Event* events, Highest& highest) const {
     const int64_t from = std::max<int64_t>(0, highest.begin - first_);
     int64_t level = level_;

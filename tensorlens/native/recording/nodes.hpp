@@ -1,4 +1,4 @@
-// Which node of autograd was made on which stack, and the names of operators and nodes.
+// The stacks on which autograd nodes were made, and the names of operators and nodes.
 
 #pragma once
 
@@ -14,22 +14,22 @@ namespace {
 
 constexpr int32_t kNoStack = -1;
 
-// A node is known by the thread that made it and its sequence number there; an operator that may
-// make nodes says which number comes next. The latest million are kept: nodes of two threads may
-// share a place, which the later one has then.
+// Stacks of nodes, by the thread that made a node and its sequence number there. An operator that
+// may make nodes states the next number. About the latest million are kept, in a ring: a later node
+// replaces one that has the same slot.
 class Nodes {
  public:
-  // of one operator, so many nodes at most
-  static constexpr int kMostAtOnce = 64;
+  // nodes that one operator makes
+  static constexpr int kMaxPerOperator = 64;
   static constexpr int kBits = 20, kPartBits = 14;
 
-  void made(uint64_t thread, int64_t number, int32_t stack) {
+  void add(uint64_t thread, int64_t number, int32_t stack) {
     if (stack == kNoStack) {
       return;
     }
     const Holding holding(lock);
-    const size_t place = place_of(thread, number);
-    Made*& part = parts_[place >> kPartBits];
+    const size_t slot = slot_of(thread, number);
+    Made*& part = parts_[slot >> kPartBits];
     if (part == nullptr) {
       void* const taken =
           mmap(nullptr, kPartBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -38,19 +38,19 @@ class Nodes {
       }
       part = static_cast<Made*>(taken);
     }
-    part[place & kInPart] = Made{thread, number, stack + 1};
+    part[slot & kPartMask] = Made{thread, number, stack + 1};
   }
 
   int32_t find(uint64_t thread, int64_t number) {
     const Holding holding(lock);
-    for (int64_t earlier = number; earlier >= 0 && number - earlier < kMostAtOnce; --earlier) {
-      const size_t place = place_of(thread, earlier);
-      const Made* part = parts_[place >> kPartBits];
-      if (part == nullptr || part[place & kInPart].stack == 0) {
+    for (int64_t earlier = number; earlier >= 0 && number - earlier < kMaxPerOperator; --earlier) {
+      const size_t slot = slot_of(thread, earlier);
+      const Made* part = parts_[slot >> kPartBits];
+      if (part == nullptr || part[slot & kPartMask].stack == 0) {
         continue;
       }
-      const Made& made = part[place & kInPart];
-      // whose place a later one has may be what is looked for: the operator before it made others
+      const Made& made = part[slot & kPartMask];
+      // the slot was used again: the operator looked for may have been here
       if (made.thread != thread || made.number > earlier) {
         return kNoStack;
       }
@@ -77,29 +77,29 @@ class Nodes {
   struct Made {
     uint64_t thread;
     int64_t number;
-    int32_t stack;  // 1 + its number, 0 where there is none
+    int32_t stack;  // 1 + its number; 0: an empty slot
   };
 
-  static size_t place_of(uint64_t thread, int64_t number) {
-    // numbers of one thread follow each other
+  static size_t slot_of(uint64_t thread, int64_t number) {
+    // consecutive numbers of a thread have consecutive slots
     const uint64_t begin = (thread * 0x9E3779B97F4A7C15ull) >> (64 - kBits);
     return (begin + static_cast<uint64_t>(number)) & ((1u << kBits) - 1);
   }
 
-  static constexpr size_t kInPart = (size_t{1} << kPartBits) - 1;
+  static constexpr size_t kPartMask = (size_t{1} << kPartBits) - 1;
   static constexpr size_t kPartBytes = (size_t{1} << kPartBits) * sizeof(Made);
-  // taken as nodes come to lie in them, and given back whole: malloc would keep them
+  // mapped on first use, and unmapped: malloc might keep the memory
   Made* parts_[size_t{1} << (kBits - kPartBits)] = {};
 };
 
 Nodes& g_nodes = *new Nodes;
 
-// Names of operators and nodes. Their texts come and go, so they are kept by content.
+// Names of operators and nodes, copied because the originals do not last.
 class OpNames : public Texts<std::string> {
  public:
   using Texts::number;
 
-  // Of a text at the same place it was found before.
+  // A name at an address seen before with the same text is found without hashing it.
   int32_t number(const char* name) {
     Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
     const Holding holding(lock);

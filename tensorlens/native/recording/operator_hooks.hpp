@@ -1,4 +1,5 @@
-// What the part that sees operators and autograd's nodes calls of the part that records, and back.
+// Functions of the part that records, called by the part that sees operators and autograd nodes.
+// peek_sequence_number goes the other way.
 
 #pragma once
 

@@ -1,9 +1,8 @@
-// Asks Python for the names of what is there, at the moment that backward begins: all that the
-// forward pass kept is alive then, and so is the model. It is asked at the first passes, then ever
-// more seldom, and whenever modules were met that were not there before.
+// Has Python take a census for names when backward begins: the model and all that the forward pass
+// kept are alive then. It does so in passes 1, 2, 4, 8, ..., and whenever new modules were met.
 //
-// Python is not called from here, where the GIL is not held: the interpreter calls it between two
-// of its own instructions, on the main thread.
+// Python is not called from here, where the GIL is not held: the interpreter makes a pending call
+// between two instructions of the main thread.
 
 #pragma once
 
@@ -14,9 +13,9 @@ extern "C" PyObject* PyObject_CallNoArgs(PyObject*);
 
 namespace {
 
-// kept alive for good by whoever sets it
+// whoever sets it keeps it alive for good
 std::atomic<PyObject*> g_namer{nullptr};
-// how many modules had been met when names were asked for last
+// modules met when names were last asked for
 std::atomic<int64_t> g_modules_named{0};
 std::atomic<int64_t> g_passes{0};
 
@@ -27,7 +26,7 @@ int call_namer(void*) {
   }
   PyObject* const result = PyObject_CallNoArgs(namer);
   if (result == nullptr) {
-    // Ctrl-C: it goes to the program
+    // such as Ctrl-C: the program gets it
     return -1;
   }
   Py_DecRef(result);
@@ -46,7 +45,7 @@ bool met_more_modules() {
   return met > named && g_modules_named.compare_exchange_strong(named, met);
 }
 
-// A pass is about to begin; nothing is lost if nobody says so.
+// Called when a backward pass begins, if that is noticed.
 void backward_begins() {
   const int64_t passes = 1 + g_passes.fetch_add(1, std::memory_order_relaxed);
   const bool more = met_more_modules();
@@ -55,6 +54,7 @@ void backward_begins() {
   }
 }
 
+// Called when a node of a backward pass begins.
 void backward_runs() {
   if (met_more_modules()) {
     ask_for_names();

@@ -34,7 +34,7 @@ struct Rows {
   }
 };
 
-// One recording: the blocks at its beginning, and its place in the log.
+// One recording: the blocks at its beginning, and where it begins in the log.
 struct Span {
   Highest highest;
   int64_t generation = 0;
@@ -125,8 +125,7 @@ class Pairing {
     }
     const int8_t kind = event.is_failure() ? kOutOfMemory : event.is_free() ? kFree : kAlloc;
     const auto row = static_cast<int32_t>(rows_.kind.size());
-    rows_.add(
-        kind, event.address, event.bytes(), event.time, event.stack, event.context);
+    rows_.add(kind, event.address, event.bytes(), event.time, event.stack, event.context);
     OpenBlock block;
     if (kind == kAlloc) {
       open(row);
@@ -157,8 +156,8 @@ class Pairing {
   Table<OpenBlock> open_;
 };
 
-// Adds a row for each past block. Returns the bytes of `level` that are not listed, for lack of
-// memory: they are one row, at an address that no block has, and no event frees them.
+// Adds a row for each past block. Bytes of `level` that none of them has, for lack of memory, are
+// returned, and added as one row at an address of no block.
 int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   past.each([&](const Past& block) {
     rows.add(kStart, block.key, block.size, block.time, block.stack, block.context);

@@ -1,6 +1,6 @@
-// A capsule for Python that stands for something begun, such as a recording. It ends once: when
-// Python says so, or when the capsule is collected. The end runs no Python code, so that an
-// exception of a signal handler cannot be lost in it.
+// A Python capsule for something that has begun, such as a recording. It ends once: by end_scope(),
+// or when the capsule is collected. Its end runs no Python code, in which an exception of a signal
+// handler could be lost.
 
 #pragma once
 
@@ -39,12 +39,12 @@ void destroy_capsule(PyObject* capsule) {
   delete scope;
 }
 
-// What never began: it has no end.
+// The value for a scope that never began.
 PyObject* no_scope() {
   return PyLong_FromLongLong(0);
 }
 
-// Where there is no memory for a capsule, the scope ends at once.
+// Ends the scope at once if there is no memory for a capsule.
 PyObject* scope_capsule(int64_t token, int64_t (*end)(int64_t)) {
   auto* const scope = new (std::nothrow) Scope{token, end};
   PyObject* const capsule =
@@ -58,7 +58,7 @@ PyObject* scope_capsule(int64_t token, int64_t (*end)(int64_t)) {
   return capsule;
 }
 
-// Gives what its end gives; 0 if it has ended before.
+// Returns the result of the scope's end; 0 if it had ended before.
 int64_t end_scope(PyObject* capsule) {
   auto* const scope = scope_of(capsule);
   if (scope == nullptr) {

@@ -1,6 +1,6 @@
-// Whole Python stacks, each kept once: its lines, and the module whose call a frame is.
+// Python stacks, each kept once, with the line of each frame and the module that it calls.
 //
-// As with births, no Python object is referred to and the GIL is not asked for (see frames.hpp).
+// As for births, no references are taken and the GIL is not needed (see frames.hpp).
 
 #pragma once
 
@@ -15,14 +15,14 @@ extern "C" char PyCell_Type[];
 
 namespace {
 
-constexpr int kContentOfCell = 16;
+constexpr int kCellContents = 16;
 
-// of all stacks together: a program that makes endless new ones must not eat the host
-constexpr size_t kMostFrames = 4'000'000;
+// of all stacks together, so that a program with endless new ones cannot exhaust the host
+constexpr size_t kMaxFrames = 4'000'000;
 
 struct StackFrame {
   int32_t line;    // number of a line (see Lines)
-  int32_t module;  // -1 where the frame is no module's call
+  int32_t module;  // -1 if the frame is not the call of a module
 };
 
 struct Captured {
@@ -30,7 +30,7 @@ struct Captured {
   Birth birth;
 };
 
-// Modules by their address, with the name of their type as it was when they were first met.
+// Modules by address, with the name of their type when first met.
 class Modules {
  public:
   struct Met {
@@ -45,7 +45,7 @@ class Modules {
     const Holding holding(lock);
     const auto [entry, fresh] = numbers_.emplace(module, -1);
     if (fresh || met_[entry->second].type != type) {
-      // also where another module has come to lie where one was
+      // new, or another module at the address of one that is gone
       constexpr int kNameOfType = 24;
       entry->second = static_cast<int32_t>(met_.size());
       met_.push_back(Met{module, type, read.get<const char*>(type + kNameOfType)});
@@ -72,25 +72,24 @@ class Modules {
 
 Modules& g_modules = *new Modules;
 
-// A stack is known by its innermost frame and the stack of those outside of it (kNoStack: there are
-// none): stacks that begin alike share what is outside.
+// A stack: its innermost frame and the stack outside of that (kNoStack: none), which is shared.
 struct StackNode {
   int32_t outer;
   StackFrame frame;
 };
 
 Numbered<StackNode>& g_stacks = *new Numbered<StackNode>;
-// how many were captured that there was no room for
+// captured stacks for which there was no room
 std::atomic<int64_t> g_lost_stacks{0};
 
-// The code of the function that calls modules, kept alive by the caller; its first local is the
-// module. 0 where modules are not told.
+// Code of the function that calls modules, kept alive by whoever sets it; its first local variable
+// is the module. 0 if modules are not noted.
 std::atomic<uintptr_t> g_module_call{0};
 
-// What a frame's line and module follow from.
+// Determines a frame's line and module.
 struct FrameKey {
   uintptr_t code, instruction;
-  uintptr_t module, type;  // of the module whose call it is, 0 for none
+  uintptr_t module, type;  // of the module that the frame calls; 0: none
 
   bool operator==(const FrameKey& other) const {
     return code == other.code && instruction == other.instruction && module == other.module &&
@@ -98,18 +97,18 @@ struct FrameKey {
   }
 };
 
-// A frame of the stack that was captured last, and what is known from the outermost frame up to it.
+// A frame of the stack captured last, and results for the stack from the outermost frame to it.
 struct TrailFrame {
   FrameKey key;
   int32_t stack;
   int32_t line;
-  Birth birth;  // its user's line is kNoBirth as long as all are foreign
+  Birth birth;  // its line is kNoBirth until a frame of the user's code is met
 };
 
-// From one event to the next a thread's outer frames seldom change: what was found for them last
-// is kept, outermost first. Threads that share a memo share its trail.
+// Results for the frames of the stack captured last, outermost first: outer frames seldom change
+// between two events. Threads that share a memo share its trail.
 struct Trail {
-  uint64_t forgotten = 0;  // how many code objects had ended
+  uint64_t forgotten = 0;  // code objects destroyed by then
   int length = 0;
   TrailFrame frames[kMaxDepth];
 };
@@ -125,16 +124,16 @@ FrameKey key_of(const Frames<Direct>& frames, uintptr_t module_call) {
   if (key.code == module_call) {
     key.module = read.get<uintptr_t>(frames.address() + g_layout->locals) & ~uintptr_t{7};
     if (key.module != 0 && read.get<char*>(key.module + kTypeOfObject) == PyCell_Type) {
-      // a variable that an inner function uses too
-      key.module = read.get<uintptr_t>(key.module + kContentOfCell);
+      // an inner function uses the variable too
+      key.module = read.get<uintptr_t>(key.module + kCellContents);
     }
     key.type = key.module == 0 ? 0 : read.get<uintptr_t>(key.module + kTypeOfObject);
   }
   return key;
 }
 
-// Adds a frame to those outside of it; false when there is no memory.
-bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame& frame) {
+// Fills in a frame's results from those of `outer`; false if there is no memory.
+bool extend_trail(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame& frame) {
   Seen* const seen = look_up(memo, key.code);
   if (seen == nullptr) {
     return false;
@@ -153,12 +152,12 @@ bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame
     frame.birth.model = frame.line;
   }
   const int32_t module = key.module == 0 ? -1 : g_modules.number(key.module);
-  // without room for more stacks no stack is known that goes on from one that is not
+  // a stack outside was lost for want of room, so this one is too
   const bool lost = outer != nullptr && outer->stack == kNoStack;
   const int32_t around = outer == nullptr ? kNoStack : outer->stack;
   const Holding holding(g_stacks.lock);
   frame.stack = lost ? kNoStack
-      : g_stacks.number(StackNode{around, StackFrame{frame.line, module}}, kMostFrames);
+      : g_stacks.number(StackNode{around, StackFrame{frame.line, module}}, kMaxFrames);
   return true;
 }
 
@@ -187,7 +186,7 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
   for (trail.length = known; trail.length < length; ++trail.length) {
     TrailFrame* const frame = &trail.frames[trail.length];
     const TrailFrame* const outer = trail.length == 0 ? nullptr : frame - 1;
-    if (!follow(memo, keys[length - 1 - trail.length], outer, *frame)) {
+    if (!extend_trail(memo, keys[length - 1 - trail.length], outer, *frame)) {
       return Captured();
     }
   }
@@ -200,8 +199,8 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
   return Captured{innermost.stack, birth};
 }
 
-// The innermost frame of the calling thread: while C++ code runs below it, nothing outside of it
-// can change. 0 on threads without Python code.
+// Address of the calling thread's innermost frame, which stays while C++ code called by it runs. 0
+// on threads without Python code.
 uintptr_t innermost_frame() {
   PyThreadState* const thread = watched_thread();
   if (thread == nullptr) {
@@ -211,7 +210,7 @@ uintptr_t innermost_frame() {
   return Frames<Direct>(*g_layout, read, thread).address();
 }
 
-// Whether the innermost Python function of the calling thread is called so; true where nobody knows.
+// Whether the calling thread's innermost Python function has this name; true if unknown.
 bool is_in_function(const char32_t* qualname) {
   PyThreadState* const thread = watched_thread();
   if (thread == nullptr) {
