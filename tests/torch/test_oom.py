@@ -108,7 +108,7 @@ def test_oom_in_a_profiled_region(way, capsys):
 
 def test_nested_regions_explain_once_and_what_is_handled_inside_costs_nothing(monkeypatch):
     looked = []
-    monkeypatch.setattr(oom, "explain", lambda *given, **options: looked.append(1))
+    monkeypatch.setattr(oom, "_report", lambda *given, **options: looked.append(1))
     profiler = tensorlens.LineProfiler()
 
     @profiler

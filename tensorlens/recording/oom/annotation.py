@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 from tensorlens.errors import error_chain
-from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.base import Request
 from tensorlens.frameworks.registry import adapters, first_answer, when_any_imported
 from tensorlens.guards import guarded, is_from_a_handler, reason
@@ -72,13 +71,19 @@ def explain(
     the program handled the error, and may have freed memory since.
     """
     request = _request(error)
-    if request is None:
-        return None
+    return None if request is None else _report(request, error, recording, handled)
+
+
+def _report(
+    request: Request, error: BaseException, recording: Recording | None, handled: bool
+) -> OutOfMemory:
     request = located(request, error, recording)
     snapshot = plain_names(MemReporter().snapshot())
     graphs = [graph for each in adapters() for graph in each.graphs_kept()]
-    found = remedies(request, snapshot, graphs, _words(error))
-    return OutOfMemory(request, snapshot, found, remarks(request, snapshot), handled)
+    # the terms of the framework that failed
+    words = next(each.words for each in adapters() if each.failed_request(error) is not None)
+    advice = remedies(request, snapshot, graphs, words)
+    return OutOfMemory(request, snapshot, advice, remarks(request, snapshot), handled)
 
 
 def _explain_all(error: BaseException, recording: Recording | None, *, contexts: bool) -> None:
@@ -126,8 +131,7 @@ def _text(
     try:
         if briefly:
             return _rendered(OutOfMemory(located(request, error, recording), _NOTHING))
-        found = explain(error, recording, handled=handled)
-        return _rendered(found) if found else ""
+        return _rendered(_report(request, error, recording, handled))
     except MemoryError:
         why = "too little is left to look at what is resident"
     except Exception as failure:
@@ -150,11 +154,6 @@ def _rendered(failure: OutOfMemory) -> str:
 
 def _request(error: BaseException) -> Request | None:
     return first_answer(lambda each: each.failed_request(error))
-
-
-def _words(error: BaseException) -> Words:
-    """Return the terms of the framework that failed."""
-    return next(each.words for each in adapters() if each.failed_request(error) is not None)
 
 
 def _has_note(error: BaseException) -> bool:
