@@ -180,16 +180,15 @@ def _free_pieces(segment: Segment) -> list[int]:
 
 _K = TypeVar("_K")
 Levels: TypeAlias = Sequence[tuple[int, int]]
-"""Numbers of points, rising, each with the bytes from there on; before the first there are none."""
+"""Ascending numbers of points with the bytes from there on; 0 bytes before the first."""
 
 
 def timeline(recording: Recording, device: str | None = None, points: int = 2000) -> Timeline:
     """Return a device's timeline in about ``points`` points, exact at each of them.
 
-    Where there are more events, they are cut into equally many at a time; of each part the
-    lowest and the highest instant stay. The start, the last event and the first highest instant
-    are always among the points. What was dropped is not: the start is when the first event was
-    that was kept.
+    More events are divided into equal parts; the lowest and the highest instant of each are
+    points. So are the start, the last event and the first highest instant. Dropped events are left
+    out: the start is then the time of the first event that was kept.
     """
     if points < 1:
         raise UsageError(f"a timeline of {points} points: at least 1")
@@ -218,8 +217,7 @@ def key_levels(
 ) -> dict[_K, Levels]:
     """Return the bytes of each key over a timeline, as the points where they change and to what.
 
-    ``rows`` are those of the timeline; ``keys`` has one for each event: that of the block which it
-    hands out.
+    ``rows`` are those of the timeline; ``keys`` has one key for each event, used if it allocates.
     """
     log, at = recording.log, last_rows(recording.log, rows)
     number, reached, last = log.devices.index(device), _first_point(at, len(log)), len(at)
@@ -304,7 +302,7 @@ def _by_role(recording: Recording, device: str, rows: Sequence[int]) -> dict[str
 
 
 def _first_point(at: Sequence[int], rows: int) -> array[int]:
-    """Return for each row the first of the points, by number, that comes after it."""
+    """Return for each row the number of the first point at or after it."""
     reached = array("i")
     for point, row in enumerate(at):
         reached.extend(array("i", [point]) * (row + 1 - len(reached)))

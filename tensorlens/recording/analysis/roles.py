@@ -28,9 +28,9 @@ _KEPT = {
     "other": "other",
 }
 _OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+Backward\d*\.[^:]+)")
-"""The name of what a node computed, and of what one saved whose module is not known.
+"""Names of a node's result and of a tensor that it saved, without a module.
 
-As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
+Such as ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 """
 _SEPARATOR = re.compile(r"[./]")
 _OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
@@ -86,29 +86,26 @@ class Roles:
         return self.named(row) or self._fallback(row)
 
     def named(self, row: int) -> str | None:
-        """Return the name that a census gave the block, or others just like it; else None."""
+        """Return the name that a census gave the block or blocks like it, or None."""
         label = self.label(row)
         name = self._inherited(row) if label is None else label.name
         module = self.index.module[self.index.site(row)]
         if name is None or not module:
             return name
-        # the graph guesses by the parameters around it: none of sharded ones, none after the last
+        # the graph's own guess fails for sharded parameters, and after the last parameter
         if of_graph := _OF_GRAPH.fullmatch(name):
             return f"{module}: {of_graph[1] or of_graph[2]}"
         return name
 
     def module(self, row: int) -> str | None:
-        """Return the path of the module that made the block, or that has the parameter it is for.
-
-        None outside of modules.
-        """
+        """Return the path of the module that made the block or has its parameter, or None."""
         module, label = self.index.module[self.index.site(row)], self.label(row)
         if module is not None or label is None or label.role not in _OF_MODULES:
             return module
         return self._owner(label.name)
 
     def label(self, row: int) -> Label | None:
-        """Return what a census said of the block itself."""
+        """Return the label that a census gave the block itself, or None."""
         number = self.index.log.label[row]
         return None if number < 0 else self.index.log.labels[number]
 
@@ -135,7 +132,7 @@ class Roles:
         if self.index.computed_again(site):
             return "activation"
         if self.index.context(site).phase == "optimizer":
-            # of a graph, whose optimizer keeps variables, which have a label
+            # stated by a graph: its optimizer keeps only variables, which have labels
             return TEMPORARY
         return _KEPT.get(self.index.phase[site], "other")
 
@@ -155,7 +152,7 @@ class Roles:
         return f"{module}: {short_line(line)}" if module else f"{line.function}(){_at(line)}"
 
     def _owned_by(self, name: str) -> str | None:
-        """Return the innermost module, of those that ran, whose path leads to a name."""
+        """Return the innermost module that ran whose path is a prefix of a name."""
         path = name.rpartition(": ")[2]
         ends = [match.start() for match in _SEPARATOR.finditer(path)]
         # an optimizer's names begin with its own
@@ -169,7 +166,7 @@ class Roles:
 
     @cached_property
     def _alike(self) -> dict[_Likeness, tuple[str, str | None]]:
-        """Likeness to the role, and the name, that all blocks of it have that a census named."""
+        """Likeness to the role, and name if one, that all its blocks named by a census have."""
         log = self.index.log
         found: dict[_Likeness, set[int]] = {}
         if log.labels:
@@ -193,7 +190,7 @@ class Roles:
 
     @cached_property
     def _on_any_thread(self) -> list[int]:
-        """Of each context the first that differs at most in its thread."""
+        """For each context, the number of the first one that differs at most in its thread."""
         first: dict[Context, int] = {}
         return [
             first.setdefault(replace(context, thread=0), number)

@@ -71,7 +71,7 @@ def located(request: Request, error: BaseException, recording: Recording | None)
             if found is not None:
                 return _with_source(found)
     except MemoryError:
-        # a log takes more than a traceback
+        # reading a log takes more memory than reading a traceback
         pass
     return _with_source(_traced(request, error))
 
@@ -115,7 +115,7 @@ def _frames(error: BaseException) -> Iterator[Frame]:
     """Yield the frames of the traceback and its callers, innermost first."""
     walked = [*traceback.walk_tb(error.__traceback__)]
     callers = walked[0][0].f_back if walked else None
-    # of no frame it would be our own stack
+    # walk_stack(None) would walk our own stack
     outer = () if callers is None else traceback.walk_stack(callers)
     for frame, lineno in (*reversed(walked), *outer):
         code = frame.f_code
@@ -145,9 +145,9 @@ def address_limit() -> int | None:
     return min(found, default=None)
 
 
-_WORTH = 0.02
+_MIN_SHARE = 0.02
 """Least share of the allocated memory for a remedy."""
-_SEVERAL = 3
+_MIN_TENSORS = 3
 """Least number of tensors in a list or dict for a remedy: a pair may be a batch."""
 _STATE = "optimizer state: an optimizer with less of it, or state in lower precision"
 _EXPANDABLE = "expandable_segments:True"
@@ -183,7 +183,7 @@ def remedies(
     ]
     found.sort(key=lambda each: -each.nbytes)
     found.append(Remedy(resident.take_role("optimizer"), _STATE))
-    least = max(1.0, _WORTH * (ledger.allocated or ledger.named))
+    least = max(1.0, _MIN_SHARE * (ledger.allocated or ledger.named))
     return (*_outside(request, ledger), *(each for each in found if each.nbytes >= least))
 
 
@@ -259,7 +259,7 @@ def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy
         ]
         holders = [rows[address] for address in graph.holders if address in rows]
         if saved and holders:
-            # of several holders take the longest known: a list, a global
+            # of several holders the one with the shortest name, such as a list or a global
             name = min((_holder(resident, row) for row in holders), key=len)
             kept.setdefault(name, []).extend(saved)
     for name, found in kept.items():
@@ -277,7 +277,7 @@ def _containers(resident: _Resident) -> Iterator[Remedy]:
         if role in ("activation", "other") and node >= 0 and names.parents[node] >= 0:
             found.setdefault(names.parents[node], []).append(row)
     for node, rows in found.items():
-        if len(rows) >= _SEVERAL:
+        if len(rows) >= _MIN_TENSORS:
             text = f"{names[node]} holds {len(rows):,} tensors: keep fewer of them at a time"
             yield Remedy(resident.take(rows), text)
 
@@ -295,7 +295,7 @@ def _outside(request: Request, ledger: Ledger) -> Iterator[Remedy]:
     if ledger.device == "cpu":
         return
     others, total = _part(ledger, "other_processes"), ledger.driver_total
-    if others and total and others >= 5 * _WORTH * total:
+    if others and total and others >= 5 * _MIN_SHARE * total:
         text = "other processes and the driver: nvidia-smi lists them"
         yield Remedy(others, text if ledger.device.startswith("cuda") else text.split(":")[0])
     largest, cached = _part(ledger, "largest_free"), ledger.cached

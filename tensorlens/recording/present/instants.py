@@ -1,6 +1,6 @@
-"""Presents one instant of a recording, the same for text and HTML.
+"""Layout of one instant of a recording, the same for text and HTML.
 
-A row has equal blocks together, the largest first; rows that the view leaves out are summed.
+Equal blocks share a row, the largest first; rows that the view leaves out are summed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensorlens.render.shown import SHOW_ALL, View
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.roles import BLOCK_ROLES
 
-_LOOKED_AT = 20_000
+_MAX_GROUPED_BLOCKS = 20_000
 """Blocks that are grouped into rows, unless all are to be shown."""
 
 NO_LINE = "(no line known)"
@@ -290,7 +290,7 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
 def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftOut, ...]]:
     """Return the largest rows of the view, and sums of the others."""
     blocks = moment.tensors
-    most = len(blocks) if view.top is None else _LOOKED_AT
+    most = len(blocks) if view.top is None else _MAX_GROUPED_BLOCKS
     groups: dict[tuple[object, ...], list[Resident]] = {}
     other_roles = [0, 0]
     small = False

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from tensorlens.recording.analysis import Churn, Fragmentation, Moment
-from tensorlens.recording.present.instants import (
-    BlockRow,
-    Instant,
-    LineRow,
-    has_times,
-    instants,
-)
+from tensorlens.recording.present.instants import BlockRow, Instant, LineRow, has_times, instants
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, OOM
 from tensorlens.render.figures import counted, device_sources, duration, exact_size, share, size
