@@ -5,7 +5,6 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
-        "advice": ("TENSORFLOW", "TORCH"),
         "base": (
             "Adapter",
             "CensusRoot",
@@ -15,6 +14,8 @@ attach(
             "RecordOptions",
             "Request",
             "StepFigures",
+            "TENSORFLOW",
+            "TORCH",
             "UNKNOWN",
         ),
         "compilers": ("NodeFigures", "TracedFigures", "compiler"),

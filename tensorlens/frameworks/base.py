@@ -1,4 +1,7 @@
-"""The protocol between tensorlens and a framework: questions to an adapter, and their types."""
+"""The protocol between tensorlens and a framework: questions to an adapter, and their types.
+
+At its end are the words for advice: what a person has to write in each framework.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tensorlens.errors import DeviceError, UsageError
-from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.logs.events import Phase, Recorded
@@ -57,7 +59,7 @@ class Adapter:
     """
 
     name: ClassVar[str]
-    words: ClassVar[Words]
+    words: ClassVar[AdviceWords]
     """The framework's calls in advice."""
 
     def cpu_counter(self) -> Counter | None:
@@ -312,3 +314,52 @@ class Recorder(Protocol):
 
 def _nothing() -> None:
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceWords:
+    """The calls of one framework that advice tells a person to write."""
+
+    number: str | None
+    """Code that makes a number of the tensor ``{}``; None if the advice is for graphs alone."""
+    copy: str
+    """Code that copies a view's part, so that the rest is freed."""
+    concatenation: str
+    unseen: str | None
+    """Possible holders of memory that nothing in Python holds."""
+    gradients: str
+    """Code that frees gradients."""
+    activations: str
+    """Changes that reduce memory kept for backward."""
+    model: str | None = None
+    """Advice if the runtime keeps compiled models."""
+
+
+TORCH = AdviceWords(
+    number=None,
+    copy="a .clone()",
+    concatenation="torch.cat",
+    unseen=None,
+    gradients="zero_grad(set_to_none=True) before the forward pass, unless they add up",
+    activations=(
+        "a smaller batch, torch.utils.checkpoint, autocast; torch.no_grad() where no backward "
+        "follows"
+    ),
+)
+TENSORFLOW = AdviceWords(
+    number="float({})",
+    # tf.identity() shares the memory
+    copy=".numpy(), a copy,",
+    concatenation="tf.concat",
+    unseen="TensorFlow's runtime: a graph's constants, a queue, a table, buffers of a dataset",
+    gradients="del the list of them before the next forward pass, unless they add up",
+    activations=(
+        "a smaller batch, keras.remat() or tf.recompute_grad(), the mixed_float16 or "
+        "mixed_bfloat16 policy; no GradientTape where no gradients follow"
+    ),
+    model=(
+        "make the model once, before the loop, and set its weights anew: the functions that were "
+        "compiled for it keep its variables, also after clear_session() and gc.collect(); or make "
+        "each model in a process of its own"
+    ),
+)

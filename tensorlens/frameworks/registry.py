@@ -69,7 +69,7 @@ def ask(
     """Ask each adapter; return the answers, and the reasons of failures by name.
 
     Raises:
-        Exception: the last one's failure, where all failed.
+        Exception: the last one's failure, if all failed.
     """
     answers: list[tuple[Adapter, _T]] = []
     failures: dict[str, str] = {}

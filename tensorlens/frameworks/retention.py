@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tensorlens.frameworks.advice import TORCH, Words
+from tensorlens.frameworks.base import TORCH, AdviceWords
 from tensorlens.records.references import Reference
 from tensorlens.records.tensors import SourceLine
 
@@ -43,7 +43,7 @@ class Survivor:
     """Bytes of the largest tensor or array that shows it; less than ``size`` for views alone."""
     grad_fn: str | None = None
     """The node that made one of ``tensors``."""
-    words: Words = TORCH
+    words: AdviceWords = TORCH
     """Words of the framework that made it."""
 
     @property

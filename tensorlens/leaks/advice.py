@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.frameworks.advice import TORCH, Words
+from tensorlens.frameworks.base import TORCH, AdviceWords
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.units import format_bytes
@@ -34,7 +34,7 @@ class Facts:
     """The variable to which the line that made it assigns."""
     carried: str | None = None
     """The variable that this line reads from the step before, and replaces."""
-    words: Words = TORCH
+    words: AdviceWords = TORCH
 
 
 def advice(

@@ -44,7 +44,7 @@ class Births:
         return SourceLine(*self._allocator.birth_line(number))
 
     def block(self, address: int, size: int, number: int, what: str | None = None) -> UnnamedBlock:
-        """Return a block of no tensor, with the line that made it where that is known."""
+        """Return a block of no tensor, with the line that made it if known."""
         return UnnamedBlock(address, size, self.line(number) if number >= 0 else None, what=what)
 
 

@@ -1,6 +1,6 @@
 """Counters of host memory: the native one, or a fallback and why.
 
-Where no allocator can be counted natively, the C heap's figures are used, or else the resident set.
+If no allocator can be counted natively, the C heap's figures are used, or else the resident set.
 Each counter states its precision.
 """
 

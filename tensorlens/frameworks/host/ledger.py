@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
+from tensorlens.frameworks.host.process_memory import heap_now, resident, status_sizes
 from tensorlens.records.ledger import BALANCE, Ledger, Part, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 
@@ -90,10 +90,10 @@ def ledger_of_process(table: TensorTable, rows: Sequence[int], counter: Counter)
 def host_ledger(handed: AllocatorFigures) -> Ledger:
     """Return the CPU's ledger; figures that the system does not report are None, with a reason."""
     missing: dict[str, str] = {}
-    heap, resident, machine = heap_now(), _resident(), _machine()
-    reserved = resident.get("VmRSS")
+    heap, sizes, machine = heap_now(), _resident_sizes(), _machine()
+    reserved = sizes.get("VmRSS")
     cached = difference(reserved, handed.allocated)
-    parts = () if cached is None else _split(cached, handed, resident, heap)
+    parts = () if cached is None else _split(cached, handed, sizes, heap)
     if handed.allocated is None:
         missing["allocated"] = handed.reason or "nothing counts the CPU allocator"
     if reserved is None:
@@ -104,7 +104,7 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
     used, total = machine or (None, None)
     if used is not None and total is not None:
         # the kernel counts pages of files as available, though they are resident
-        used = min(total, used + resident.get("RssFile", 0))
+        used = min(total, used + sizes.get("RssFile", 0))
     ledger = Ledger(
         "cpu",
         handed.source,
@@ -141,15 +141,12 @@ def fitted(parts: Sequence[Part], cached: int | None) -> tuple[Part, ...]:
     return (*fixed, Part("cached", "rest", "heap and Python", rest, _MERGED_TEXT), *others)
 
 
-def _resident() -> Mapping[str, int]:
+def _resident_sizes() -> Mapping[str, int]:
     """Return the resident set and its parts mapped from files and shared, in bytes."""
     sizes = status_sizes()
-    if sizes:
-        return sizes
-    try:
-        return {"VmRSS": int(psutil.Process().memory_info().rss)}
-    except (psutil.Error, OSError):
-        return {}
+    if not sizes and (size := resident()) >= 0:
+        sizes["VmRSS"] = size
+    return sizes
 
 
 def _machine() -> tuple[int, int] | None:
@@ -161,19 +158,19 @@ def _machine() -> tuple[int, int] | None:
 
 
 def _split(
-    cached: int, handed: AllocatorFigures, resident: Mapping[str, int], heap: tuple[int, int] | None
+    cached: int, handed: AllocatorFigures, sizes: Mapping[str, int], heap: tuple[int, int] | None
 ) -> Sequence[Part]:
     """Split resident memory other than tensors; the parts add up to ``cached``.
 
     The heap's part and the last may be negative: see :func:`fitted`.
     """
     parts = []
-    if "RssFile" in resident:
+    if "RssFile" in sizes:
         text = "pages of files: the code of libraries, weights loaded with mmap"
-        parts.append(Part("cached", "files", "code and mapped files", resident["RssFile"], text))
-    if "RssShmem" in resident:
+        parts.append(Part("cached", "files", "code and mapped files", sizes["RssFile"], text))
+    if "RssShmem" in sizes:
         text = "shared with other processes: tensors of data loader workers, share_memory_()"
-        parts.append(Part("cached", "shared", "shared memory", resident["RssShmem"], text))
+        parts.append(Part("cached", "shared", "shared memory", sizes["RssShmem"], text))
     if heap is not None:
         text = "in use besides: NumPy, large Python objects, what MKL and oneDNN keep"
         other = heap[0] - (handed.allocated or 0)

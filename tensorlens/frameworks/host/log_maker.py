@@ -238,14 +238,11 @@ def name_blocks(
             log.name(row, gradients[number])
 
 
-def _is_anonymous(name: str) -> bool:
-    return name.startswith(_ANONYMOUS_PREFIXES) or name.endswith(TEMPORARY)
-
-
 def _is_known_better(log: EventLog, row: int, label: Label) -> bool:
     """Return whether an earlier name of a block, or the operator that made it, says more."""
     if label.role != "other":
         return False
     context = log.context[row]
     made = context >= 0 and log.contexts[context].op is not None
-    return log.label[row] >= 0 or (made and _is_anonymous(label.name))
+    is_anonymous = label.name.startswith(_ANONYMOUS_PREFIXES) or label.name.endswith(TEMPORARY)
+    return log.label[row] >= 0 or (made and is_anonymous)

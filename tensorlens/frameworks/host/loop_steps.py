@@ -21,8 +21,8 @@ class Steps:
 
     Args:
         counter: counter of host memory.
-        allocator: allocator that counts exactly; None where the counter is a fallback.
-        reason: why the counter is a fallback; None where it was asked for.
+        allocator: allocator that counts exactly; None if the counter is a fallback.
+        reason: why the counter is a fallback; None if it was asked for.
     """
 
     def __init__(

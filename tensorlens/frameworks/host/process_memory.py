@@ -25,7 +25,7 @@ _PAGE = int(os.sysconf("SC_PAGESIZE")) if hasattr(os, "sysconf") else 4096
 def resident() -> int:
     """Return the resident set in bytes, UNKNOWN if the system does not report it."""
     try:
-        # opened anew: a descriptor from before a fork would tell of the parent
+        # opened each time: after a fork, an older descriptor is still the parent's
         return int(Path("/proc/self/statm").read_bytes().split(None, 2)[1]) * _PAGE
     except (OSError, IndexError, ValueError):
         pass

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tensorlens.frameworks import base
-from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.base import deferred
+from tensorlens.frameworks.base import TENSORFLOW, deferred
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.lazy import attach
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tensorlens.frameworks import base
-from tensorlens.frameworks.advice import TORCH
-from tensorlens.frameworks.base import deferred
+from tensorlens.frameworks.base import TORCH, deferred
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.lazy import attach
 

@@ -82,7 +82,6 @@ class Accelerators:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.backends = {kind.name: kind(torch) for kind in KINDS if kind.is_built(torch)}
-        self._all_backends = tuple(self.backends.values())
         self._counters: dict[str, DeviceCounter] = {}
         self.forget_use()
 
@@ -101,7 +100,7 @@ class Accelerators:
 
         The same list object is returned until one more device is in use; do not change it.
         """
-        for backend in self._all_backends:
+        for backend in self.backends.values():
             unused = self._unused.get(backend.name)
             if unused is None or unused:
                 self._add_used(backend, unused)

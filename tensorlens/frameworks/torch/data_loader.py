@@ -157,7 +157,9 @@ class _QueueView:
         self._processes = _items(self._content["_workers"])
         self._pids = [pid for pid in map(_pid, self._processes) if pid]
         self._counts, self._shared = self._settled()
-        self._out_of_order, self._pinned = self._batches_out_of_order(), self._pinned_batches()
+        tasks = dict(self._content["_task_info"])
+        self._out_of_order = [info[1] for info in tasks.values() if len(info) == 2]
+        self._pinned = self._pinned_batches()
         self._results = self._batch_count()
         self._batch_nbytes = self._batch_bytes(example)
 
@@ -227,10 +229,6 @@ class _QueueView:
             pinned=(_length(self._content.get("_data_queue")) or 0) if self._has_pin_thread else 0,
             waiting=None if None in waiting else sum(each for each in waiting if each is not None),
         )
-
-    def _batches_out_of_order(self) -> list[Any]:
-        tasks = dict(self._content["_task_info"])
-        return [info[1] for info in tasks.values() if len(info) == 2]
 
     def _pinned_batches(self) -> list[Any]:
         """Return the batches in page-locked memory."""

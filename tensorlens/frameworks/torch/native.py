@@ -20,27 +20,21 @@ from tensorlens.frameworks.host.allocator import NativeAllocator, start
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
-Release = tuple[int, int, int]
-OLDEST: Release = (2, 6, 0)
-"""The oldest that is tested, and the first that tells the order of its attention kernels."""
-_NEWEST: Release = (999, 0, 0)
+_OLDEST = (2, 6, 0)
+"""The oldest release tested, and the first that tells the order of its attention kernels."""
 
 
-def parse_release(version: str) -> Release:
-    """Return the numbers of a version: ``(2, 13, 0)`` of ``2.13.0+cpu`` and of ``2.13.0a0``.
+def installed_release() -> tuple[int, int, int]:
+    """Return the installed torch's release: ``(2, 13, 0)`` for ``2.13.0+cpu`` and ``2.13.0a0``.
 
-    A version without numbers, of a build from source, is newer than any release.
+    Does not import torch. A version without numbers, of a build from source, is newer than any
+    release.
     """
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", _version())
     if match is None:
-        return _NEWEST
+        return 999, 0, 0
     major, minor, micro = match.groups(default="0")
     return int(major), int(minor), int(micro)
-
-
-def installed_release() -> Release:
-    """Return the release of the torch that is installed, without importing it."""
-    return parse_release(_version())
 
 
 def check_release() -> None:
@@ -49,8 +43,8 @@ def check_release() -> None:
     Raises:
         UsageError: it is too old; the text says what to do.
     """
-    if installed_release() < OLDEST:
-        oldest = f"{OLDEST[0]}.{OLDEST[1]}"
+    if installed_release() < _OLDEST:
+        oldest = f"{_OLDEST[0]}.{_OLDEST[1]}"
         raise UsageError(
             f"torch {_version()} is too old: tensorlens needs torch {oldest} or later: "
             f"pip install -U 'torch>={oldest}'"
@@ -72,8 +66,7 @@ def _version() -> str:
     module = sys.modules.get("torch")
     if module is not None and hasattr(module, "__version__"):
         return str(module.__version__)
-    stated = re.search(r"__version__ = ['\"]([^'\"]+)", version_text())
-    return "" if stated is None else stated[1]
+    return _match(r"__version__ = ['\"]([^'\"]+)", version_text(), "")
 
 
 def torch_folder(label: str) -> Path:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     """Call ``act`` after each step of the program's first optimizer; return what ends that.
 
-    The first optimizer is known by its first parameter, so that one that is made anew in each step
+    The first optimizer is known by its first parameter, so that one created anew in each step
     counts too, and the second of a loop with two does not. When that parameter is gone, the next
     optimizer to step takes its place.
     """

@@ -258,7 +258,7 @@ def _has_all_events(snapshot: dict[str, Any], started: float, limit: int) -> boo
 
 
 def _add_module_metadata(roots: Sequence[CensusRoot]) -> Callable[[], None]:
-    """Have torch write the running module beside each event; return a function that ends it.
+    """Have torch store the running module with each event; return a function that ends it.
 
     It also ends when the program begins to compile.
     """

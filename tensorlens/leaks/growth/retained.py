@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.advice import Words
-from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.frameworks.base import AdviceWords, LeftBlocks
 from tensorlens.frameworks.retention import Holdings, Retained, Survivor
 from tensorlens.leaks.growth.bounds import bounds_of, container_path, cycles_of, paths_of
 from tensorlens.leaks.growth.groups import Group, LeftBlock, merge_groups
@@ -42,7 +41,7 @@ class RetainedGroup:
     example: Example
     is_in_array: bool
     is_unseen: bool
-    words: Words
+    words: AdviceWords
     bytes_per_step: float = 0.0
     """Bytes a step, with the memory below it."""
     paths: tuple[ReferencePath, ...] = ()

@@ -186,7 +186,6 @@ int32_t birth_at(Seen* seen, uintptr_t code, int64_t unit) {
 Birth birth_on(Memo& memo, PyThreadState* thread) {
   Direct read;
   Birth birth;
-  Seen* innermost = nullptr;
   uintptr_t innermost_code = 0;
   int64_t innermost_unit = 0;
   Frames<Direct> frames(*g_layout, read, thread);
@@ -209,7 +208,7 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
     }
   }
   // looked up again: the table may have grown
-  innermost = innermost_code == 0 ? nullptr : memo.codes.find(innermost_code);
+  Seen* const innermost = memo.codes.find(innermost_code);
   if (innermost != nullptr) {
     birth.line = birth_at(innermost, innermost_code, innermost_unit);
   }

@@ -75,7 +75,7 @@ struct Direct {
   }
 };
 
-// Reads memory through the kernel, which returns an error where a plain read would crash.
+// Reads memory through the kernel, which returns an error if a plain read would crash.
 class Careful {
  public:
   Careful() {

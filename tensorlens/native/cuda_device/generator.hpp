@@ -1,4 +1,4 @@
-// The random generator of a device: a seed and an offset, as of Philox; it draws no numbers.
+// The random generator of a device: a seed and an offset, as Philox has; it draws no numbers.
 
 #pragma once
 
@@ -27,7 +27,7 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
     return seed_;
   }
 
-  // on the CPU, as of CUDA's generator: eight bytes of seed, then eight of offset
+  // on the CPU, in the form of CUDA's generator: eight bytes of seed, then eight of offset
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     auto bytes = at::detail::empty_cpu(
         {16}, at::kByte, std::nullopt, std::nullopt, std::nullopt, std::nullopt);

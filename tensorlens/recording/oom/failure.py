@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tensorlens.frameworks.advice import TORCH, Words
-from tensorlens.frameworks.base import KeptGraph, Request
+from tensorlens.frameworks.base import TORCH, AdviceWords, KeptGraph, Request
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
@@ -158,7 +157,7 @@ def remedies(
     request: Request,
     snapshot: Snapshot,
     graphs: Sequence[KeptGraph] = (),
-    words: Words = TORCH,
+    words: AdviceWords = TORCH,
 ) -> tuple[Remedy, ...]:
     """Return ways to free memory on the request's device.
 
@@ -282,7 +281,7 @@ def _containers(resident: _Resident) -> Iterator[Remedy]:
             yield Remedy(resident.take(rows), text)
 
 
-def _roles(resident: _Resident, request: Request, words: Words) -> Iterator[Remedy]:
+def _roles(resident: _Resident, request: Request, words: AdviceWords) -> Iterator[Remedy]:
     if request.phase not in ("backward", "optimizer"):
         text = f"gradients: {words.gradients}"
         yield Remedy(resident.take_role("gradient"), text)

@@ -16,7 +16,7 @@ RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}
 
 @pytest.fixture(autouse=True)
 def system(monkeypatch):
-    monkeypatch.setattr(host, "_resident", lambda: RESIDENT)
+    monkeypatch.setattr(host, "_resident_sizes", lambda: RESIDENT)
     monkeypatch.setattr(host, "_machine", lambda: (20_000, 64_000))
     monkeypatch.setattr(host, "heap_now", lambda: (5_000, 700))
 
@@ -76,7 +76,7 @@ def test_no_term_is_negative_whatever_was_read(monkeypatch):
     for figures in random.Random(0).sample(every, 5_000):
         allocated, resident, heap, named, files, free, used = figures
         status = {"VmRSS": resident, "RssFile": files, "RssShmem": 1}
-        monkeypatch.setattr(host, "_resident", lambda status=status: status)
+        monkeypatch.setattr(host, "_resident_sizes", lambda status=status: status)
         monkeypatch.setattr(host, "_machine", lambda used=used: (used, 1 << 41))
         monkeypatch.setattr(host, "heap_now", lambda heap=heap, free=free: (heap, free))
         check_ledger(host_ledger(handed(named=named, allocated=allocated)))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tensorlens.frameworks.advice import TENSORFLOW
+from tensorlens.frameworks.base import TENSORFLOW
 from tensorlens.frameworks.retention import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows

@@ -9,8 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Container, Iterator, Sequence
 
-import torch
-
 from tensorlens.frameworks.base import CensusRoot, Findings
 from tensorlens.frameworks.host.census_table import (
     Births,
@@ -24,8 +22,7 @@ from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
-from tensorlens.frameworks.torch.census.names.naming import instance_dict
-from tensorlens.frameworks.torch.census.names.owners import Owners
+from tensorlens.frameworks.torch.census.names.owners import HEAP_CLASSES, Owners
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import Heap, live_objects, near_heap, select, why_no_names
 from tensorlens.interpreter import frozen_objects
@@ -142,9 +139,6 @@ def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> No
         numbers.extend(known)
 
 
-_HEAP_CLASSES = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
-
-
 def census(roots: Sequence[CensusRoot]) -> Findings:
     """Return all live tensors by name, the ledger of each device, and notes for the reader."""
     births = Births(cpu.allocator())
@@ -176,12 +170,9 @@ def _find_and_name(
 ) -> tuple[FoundTensors, Owners, NamedRows]:
     # there are hundreds of types of nodes, and few programs hold a node
     exact = node_types() if heap.modules is None else ()
-    tensors, functions, modules, optimizers, nodes = select(heap.objects, _HEAP_CLASSES, exact)
+    tensors, functions, modules, optimizers, nodes = select(heap.objects, HEAP_CLASSES, exact)
     owners = Owners(roots)
-    owners.add_keras(heap.objects)
-    owners.add_found(modules, optimizers)
-    # Python creates the dict of an instance on first use
-    heap.objects.extend(filter(None, map(instance_dict, optimizers)))
+    owners.add_heap(heap.objects, modules, optimizers)
     found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
     named = NamedRows(found, owners, heap)
     found.scan.close()

@@ -88,9 +88,6 @@ class FoundTensors:
                 if place != row:
                     self.sharing.setdefault(place, []).append(row)
 
-    def _tensors_and_rows(self) -> zip[tuple[Any, int]]:
-        return zip(self.tensors, self._rows, strict=True)
-
     def _add_rows(self, tensors: Sequence[Any]) -> array[int]:
         """Add tensors, whose Python objects may be new, and return their rows."""
         rows = self.scan.add(tensors)
@@ -123,8 +120,8 @@ class FoundTensors:
         chosen = self.scan.flags.tobytes().translate(_IRREGULAR_OR_FOLLOWED)
         owners = {*compress(self.scan.owners, map(chosen.__getitem__, gradients))}
         if owners:
-            wanted = [tensor for tensor, row in self._tensors_and_rows() if row in owners]
-            self._add_rows([_base.grad.__get__(owner) for owner in wanted])
+            pairs = zip(self.tensors, self._rows, strict=True)
+            self._add_rows([_base.grad.__get__(tensor) for tensor, row in pairs if row in owners])
 
     def _add_irregular_parts(self) -> None:
         for tensor, row in zip(*self._with_flags(_IRREGULAR), strict=True):

@@ -20,7 +20,7 @@ from tensorlens.heap import live_objects, select
 _MAX_NODES = 100_000
 """Nodes that are looked at, the latest."""
 _MAX_TENSORS = 8
-"""Tensors whose nodes are counted, those that were made first."""
+"""Number of tensors whose nodes are counted, the oldest."""
 _MIN_STEPS, _MIN_NODES = 4, 2
 """Steps that must be seen, and nodes that most of them must add."""
 

@@ -17,8 +17,7 @@ from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
-from tensorlens.frameworks.torch.census.names.naming import instance_dict
-from tensorlens.frameworks.torch.census.names.owners import Owners
+from tensorlens.frameworks.torch.census.names.owners import HEAP_CLASSES, Owners
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import Heap, live_objects, select
@@ -29,8 +28,6 @@ from tensorlens.roles import ROLES
 
 MAX_ROOTS = 5
 """Roots of a block that are given, the nearest."""
-
-_KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
 
 class Holdings:
@@ -136,7 +133,7 @@ class _HeapView:
 
     def __init__(self, addresses: Sequence[int], can_read: Callable[[], bool]) -> None:
         objects = live_objects()
-        heap = select(objects, _KINDS, node_types())
+        heap = select(objects, HEAP_CLASSES, node_types())
         tensors, functions, modules, optimizers, nodes = heap
         # before anything else here refers to the tensors
         counts = _tensor_references(tensors, objects)
@@ -145,10 +142,7 @@ class _HeapView:
         node_counts = _counts(nodes, objects)
         in_heap = list(tensors)
         owners = Owners(())
-        owners.add_keras(objects)
-        owners.add_found(modules, optimizers)
-        # Python makes the dict of an instance on first use
-        objects.extend(filter(None, map(instance_dict, optimizers)))
+        owners.add_heap(objects, modules, optimizers)
         self.found = FoundTensors(tensors, owners.naming, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))

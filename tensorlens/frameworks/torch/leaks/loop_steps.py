@@ -41,9 +41,9 @@ _FOLLOWED = tuple(kind.name for kind in KINDS if kind.can_list_blocks)
 _REPORTING = "native"
 """CUDA's allocator that reports its blocks; ``cudaMallocAsync`` and pluggable ones do not."""
 _BEFORE = -1
-"""Era of blocks that were made before anyone followed."""
+"""Era of blocks that were made before the first loop was followed."""
 _FREE_SECONDS, _TIME_FRACTION = 0.05, 0.05
-"""Seconds that reading the allocator's list may take, beside a fraction of the time since then."""
+"""Limit to the time of reading allocators' lists: seconds, and a fraction of the loop's time."""
 _FIRST_NUMBER = 1 << 24
 """First number of a line on an accelerator; lines of the host have smaller ones."""
 
@@ -62,7 +62,7 @@ class TorchSteps(Steps):
     """Follows a loop until it is closed; costs next to nothing while a step runs.
 
     Raises:
-        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is not available.
     """
 
     def __init__(self) -> None:
@@ -162,8 +162,7 @@ class DeviceSteps:
     """Follows the blocks of all accelerators until it is closed.
 
     Several share one table, which holds the blocks made since the first of them. The allocators'
-    own lists give the blocks of the beginning, and those that live at the end, with the sizes that
-    were asked for.
+    own lists give the blocks that lived before, and at the end the requested sizes of live ones.
 
     Raises:
         NativeUnavailable: the native part is not available, or no library reports to it.

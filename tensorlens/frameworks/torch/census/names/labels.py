@@ -130,7 +130,7 @@ class Labels:
         return joined(common) or self._home or None
 
     def node_of_storage(self, several: Sequence[Saved]) -> Any:
-        """Return the node that made a storage of which others saved parts, or None.
+        """Return the node that made a storage whose parts others saved, or None.
 
         An attention's query, key and value may be parts of one projection's result.
         """

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.heap import attributes
-from tensorlens.heap.attributes import class_name
+from tensorlens.heap.attributes import class_name, dict_of
 from tensorlens.records.names import Names
 from tensorlens.roles import ROLES, Role
 
@@ -192,7 +191,7 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
 
 def instance_dict(item: Any) -> dict[str, Any] | None:
     """Return an object's ``__dict__`` without running its code; None if it has none."""
-    content = attributes.dict_of(item)
+    content = dict_of(item)
     return content if issubclass(type(content), dict) else None
 
 

@@ -31,6 +31,8 @@ from tensorlens.heap.attributes import class_name
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names
 
+HEAP_CLASSES = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
+"""Classes of the objects that a census selects from the heap."""
 _MAX_DEPTH = 16
 """Maximum depth of containers in an optimizer's state."""
 _PLAIN_TYPES = (int, float, bool, str, type(None))
@@ -93,6 +95,17 @@ class Owners:
             for index in range(first, len(self.naming.keeps_second)):
                 if id(self.naming.items[index]) in self.keras.values:
                     self.naming.keeps_second[index] = False
+
+    def add_heap(
+        self, objects: list[Any], modules: Sequence[Any], optimizers: Sequence[Any]
+    ) -> None:
+        """Name what all modules and optimizers of the heap hold, Keras's first.
+
+        The dicts of optimizers are added to ``objects``: Python makes them on first use.
+        """
+        self.add_keras(objects)
+        self.add_found(modules, optimizers)
+        objects.extend(filter(None, map(instance_dict, optimizers)))
 
     def add_keras(self, objects: list[Any]) -> None:
         """Name what Keras's layers and optimizers among the heap's objects hold."""
