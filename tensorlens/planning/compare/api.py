@@ -13,7 +13,6 @@ from tensorlens.guards import reason
 from tensorlens.planning.allocators.cuda import VARIABLES, parse_settings
 from tensorlens.planning.card import DeviceSpec, device_spec
 from tensorlens.planning.compare.options import Option, OptionLike, checked_options
-from tensorlens.planning.compare.outcomes import outcome_of
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.compare.trials import (
     NO_BATCH,
@@ -21,6 +20,7 @@ from tensorlens.planning.compare.trials import (
     EstimatedOption,
     LargestBatch,
     largest_measured_batch,
+    outcome_of,
     run_estimate,
 )
 from tensorlens.planning.estimate.api import (

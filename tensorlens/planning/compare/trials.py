@@ -1,19 +1,22 @@
-"""How an option's answers are found: largest measured batches, and estimates."""
+"""Results of an option: largest measured batches, estimates, and the row made of them."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
-from tensorlens.planning.compare.result import Outcome
+from tensorlens.planning.compare.result import Outcome, Status
 from tensorlens.planning.estimate.api import StepsRequest
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
 from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
-from tensorlens.planning.trials.jobs import Job, Measured, Reason, Trouble
+from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
 from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
@@ -149,3 +152,54 @@ def _largest_estimated_batch(
     if largest.batch is None:
         return LargestBatch(None, missing=beyond)
     return LargestBatch(largest.batch, beyond)
+
+
+def outcome_of(
+    option: Option, results: Sequence[Result | EstimatedOption], largest: LargestBatch | Trouble
+) -> Outcome:
+    """Return the row of an option from the results of all repeats; if one failed, that is told."""
+    trouble = next((each for each in results if isinstance(each, Trouble)), None)
+    if trouble is not None:
+        return Outcome(
+            option.name,
+            option.settings,
+            status=Status.FAILED if trouble.kind is Reason.USAGE else Status(trouble.kind),
+            why=" ".join(trouble.text.split()),
+            details=trouble.details,
+        )
+    if isinstance(results[0], EstimatedOption):
+        return results[0].outcome
+    runs = [each for each in results if isinstance(each, Measured)]
+    first = runs[0]
+    peaks = tuple(each.peak_allocated for each in runs)
+    missing = dict(first.missing)
+    reserved = [each.peak_reserved for each in runs if each.peak_reserved is not None]
+    least = max(peaks) if first.device == "cpu" else None
+    if least is None:
+        missing["least_capacity"] = (
+            "measured runs tell what was reserved; an estimate tells the least that is enough"
+        )
+    if isinstance(largest, Trouble):
+        largest = LargestBatch(None, missing=largest.text)
+    if largest.batch is None:
+        missing["largest_batch"] = largest.missing
+    return Outcome(
+        option.name,
+        option.settings,
+        peak_allocated=max(peaks),
+        peak_reserved=max(reserved, default=None),
+        setup_allocated=first.setup_allocated,
+        least_capacity=least,
+        largest_batch=largest.batch,
+        beyond=largest.beyond,
+        held_ahead=max((each.held_ahead for each in runs if each.held_ahead), default=None),
+        peaks=peaks,
+        step_peaks=tuple(
+            statistics.median_high(each.step_peaks) for each in runs if each.step_peaks
+        ),
+        seconds=tuple(statistics.median(each.seconds) for each in runs if each.seconds),
+        losses=tuple(loss if math.isfinite(loss) else None for loss in first.losses or ()),
+        notes=first.notes,
+        at_peak=dict(first.at_peak),
+        missing=missing,
+    )

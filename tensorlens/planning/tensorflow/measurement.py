@@ -23,9 +23,8 @@ from tensorlens.planning.tensorflow.keras_training import (
 from tensorlens.planning.tensorflow.options import OPTIONS, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.host_limit import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import Bench
+from tensorlens.planning.trials.measurement import Bench, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 

@@ -1,18 +1,20 @@
-"""Runs a job for real and measures it."""
+"""Runs a job for real and measures it, if asked under a limit of memory."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.jobs import Job, Reason, Result, Trouble
+from tensorlens.planning.trials.jobs import CannotApply, Job, Reason, Result, Trouble
 from tensorlens.planning.trials.loaders_ahead import held_ahead
 from tensorlens.planning.trials.meter import Meter, RecordedStep
 from tensorlens.planning.trials.program_recording import ProgramRecording
@@ -125,3 +127,36 @@ def _seed(bench: Bench) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(0)
+
+
+@contextlib.contextmanager
+def host_limited(nbytes: int) -> Iterator[None]:
+    """Limit the process to ``nbytes`` beyond what it uses now.
+
+    It sets ``RLIMIT_DATA``, which counts private mappings on Linux 4.7 and later. Free memory of
+    the C library is returned first, or counts as part of these bytes.
+
+    Raises:
+        CannotApply: this system sets no such limit.
+    """
+    try:
+        import resource
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        mapped = status_sizes().get("VmData")
+    except ImportError:
+        mapped = None
+    if mapped is None:
+        raise CannotApply("this system cannot limit a process's memory: it needs Linux's /proc")
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    heap = heap_now()
+    wanted = mapped + nbytes - (0 if heap is None else heap[1])
+    hard = before[1]
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)

@@ -14,9 +14,8 @@ from tensorlens.planning.tensorflow.keras_training import step_of
 from tensorlens.planning.torch.options import models, training
 from tensorlens.planning.torch.options.models import Option, Stage
 from tensorlens.planning.trace import caution
-from tensorlens.planning.trials.host_limit import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import Bench
+from tensorlens.planning.trials.measurement import Bench, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
