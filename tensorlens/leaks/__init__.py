@@ -7,12 +7,12 @@ attach(
     {
         "graph_growth": ("GraphGrowth",),
         # whole modules, for unit tests
-        "growth.bounds": (),
         "growth.groups": (),
         "growth.growth_test": (),
-        "growth.samples": ("Span",),
-        "host.arrays": ("HostGrowth", "growing_arrays"),
-        "host.growth": (
+        "growth.containers": ("end_of", "filling", "has_end"),
+        "host_growth": (
+            "HostGrowth",
+            "growing_arrays",
             "heap_growth",
             "host_rates",
             "objects_growth",
@@ -20,8 +20,6 @@ attach(
             "steady_rate",
             "worker_growth",
         ),
-        "host.samples": ("HostSample", "HostSampler"),
-        "followed_loop": ("FollowedLoop",),
         "report": (
             "Balance",
             "BelowLine",
@@ -34,5 +32,6 @@ attach(
         ),
         "scope": ("AllocationScope",),
         "watch": ("LoopJudge",),
+        "watched_loop": ("FollowedLoop", "HostSample", "HostSampler", "Span"),
     },
 )

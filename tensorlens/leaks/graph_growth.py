@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.advice import name_of
-from tensorlens.leaks.followed_loop import FollowedLoop
 from tensorlens.leaks.report import Growth, GrowthKind, place_of, source_of
+from tensorlens.leaks.watched_loop import FollowedLoop
 from tensorlens.render.figures import counted
 
 _PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)

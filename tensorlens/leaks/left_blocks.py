@@ -22,9 +22,9 @@ from tensorlens.leaks.growth.groups import (
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
 from tensorlens.leaks.growth.retained import RetainedGroup, describe
-from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, grown_lines, unexplained
 from tensorlens.leaks.report import Growth
+from tensorlens.leaks.watched_loop import LoopSamples, WatchedLoop
 
 _MAX_GROUPS = 20
 """Groups whose paths are searched for, those with the most bytes."""

@@ -11,9 +11,9 @@ from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.retention import Survivor
-from tensorlens.leaks.followed_loop import NO_BLOCKS, FollowedLoop
-from tensorlens.leaks.growth.bounds import paths_of
+from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.report import source_of
+from tensorlens.leaks.watched_loop import NO_BLOCKS, FollowedLoop
 from tensorlens.records.tensors import SourceLine
 
 _MAX_LINES = 10
@@ -101,7 +101,7 @@ def _by_line(steps: Steps) -> list[LineResidue]:
 def _paths(survivors: Sequence[Survivor]) -> list[str]:
     """Return the shortest path to each survivor, continued to blocks below a tensor."""
     paths = []
-    found = paths_of([each.item for each in survivors])
+    found = reference_paths([each.item for each in survivors])
     for survivor, own in zip(survivors, found, strict=True):
         is_below = not (survivor.tensors or survivor.arrays)
         onward = survivor.holders[0].references if is_below and survivor.holders else ()

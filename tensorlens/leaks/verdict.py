@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
-from tensorlens.leaks.followed_loop import NO_BLOCKS
 from tensorlens.leaks.graph_growth import GraphGrowth, graph_growth
-from tensorlens.leaks.growth.bounds import end_of
+from tensorlens.leaks.growth.containers import end_of
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
 from tensorlens.leaks.growth.retained import RetainedGroup
-from tensorlens.leaks.growth.samples import WatchedLoop
-from tensorlens.leaks.host.growth import host_growth
+from tensorlens.leaks.host_growth import host_growth
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one
 from tensorlens.leaks.left_blocks import Inspection, inspect
 from tensorlens.leaks.report import (
@@ -25,6 +23,7 @@ from tensorlens.leaks.report import (
     LeakReport,
     place_of,
 )
+from tensorlens.leaks.watched_loop import NO_BLOCKS, WatchedLoop
 from tensorlens.render.figures import counted, counted_about
 from tensorlens.units import format_bytes
 
@@ -67,7 +66,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     if graph is not None and not is_told:
         # the heap grows too little to be sure, but nodes are counted exactly
         grown.append(graph.growth)
-    sums = balance(watched, [(each.rounding_factor, leak) for each, leak in leaks], others)
+    sums = _balance(watched, [(each.rounding_factor, leak) for each, leak in leaks], others)
     if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
         grown += _unknown(watched, sums)
     text = _headline(watched, listed, grown, sums, graph)
@@ -161,6 +160,53 @@ def _unknown(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
     return found
 
 
+def _balance(
+    watched: WatchedLoop,
+    leaks: Sequence[tuple[float, Leak]],
+    others: Sequence[tuple[float, Growth]],
+) -> dict[str, Balance]:
+    """Return the balance of each device whose allocated bytes are known.
+
+    Args:
+        watched: the samples.
+        leaks: each with the bytes in the allocator's figures for each byte asked for.
+        others: other growth in the blocks that are left, likewise.
+    """
+    span = watched.span
+    first, last = watched.figures[span.warmup].allocated, watched.figures[-2].allocated
+    steps = span.judged_steps
+    found = {}
+    for device, level in last.items():
+        before = first.get(device, 0)
+        if UNKNOWN in (level, before):
+            continue
+        mine = [(factor, leak.bytes_per_step) for factor, leak in leaks if leak.device == device]
+        lost = round(steps * sum(nbytes for _, nbytes in mine))
+        kinds = {}
+        for kind in (GrowthKind.GARBAGE, GrowthKind.FILLING):
+            own = [
+                (factor, other.bytes_per_step)
+                for factor, other in others
+                if other.device == device and other.kind == kind
+            ]
+            kinds[kind] = round(steps * sum(nbytes for _, nbytes in own))
+            mine += own
+        rounding = round(steps * sum((factor - 1) * nbytes for factor, nbytes in mine))
+        garbage, filling = kinds[GrowthKind.GARBAGE], kinds[GrowthKind.FILLING]
+        rest = level - before - lost - garbage - filling - rounding
+        found[device] = Balance(
+            steps=steps,
+            growth=level - before,
+            leaks=lost,
+            garbage=garbage,
+            filling=filling,
+            rounding=rounding,
+            unknown=max(0, rest),
+            freed=max(0, -rest),
+        )
+    return found
+
+
 def _headline(
     watched: WatchedLoop,
     leaks: Sequence[Leak],
@@ -250,50 +296,3 @@ def _report(
         stride=watched.span.stride,
         balance=sums or {},
     )
-
-
-def balance(
-    watched: WatchedLoop,
-    leaks: Sequence[tuple[float, Leak]],
-    others: Sequence[tuple[float, Growth]],
-) -> dict[str, Balance]:
-    """Return the balance of each device whose allocated bytes are known.
-
-    Args:
-        watched: the samples.
-        leaks: each with the bytes in the allocator's figures for each byte asked for.
-        others: other growth in the blocks that are left, likewise.
-    """
-    span = watched.span
-    first, last = watched.figures[span.warmup].allocated, watched.figures[-2].allocated
-    steps = span.judged_steps
-    found = {}
-    for device, level in last.items():
-        before = first.get(device, 0)
-        if UNKNOWN in (level, before):
-            continue
-        mine = [(factor, leak.bytes_per_step) for factor, leak in leaks if leak.device == device]
-        lost = round(steps * sum(nbytes for _, nbytes in mine))
-        kinds = {}
-        for kind in (GrowthKind.GARBAGE, GrowthKind.FILLING):
-            own = [
-                (factor, other.bytes_per_step)
-                for factor, other in others
-                if other.device == device and other.kind == kind
-            ]
-            kinds[kind] = round(steps * sum(nbytes for _, nbytes in own))
-            mine += own
-        rounding = round(steps * sum((factor - 1) * nbytes for factor, nbytes in mine))
-        garbage, filling = kinds[GrowthKind.GARBAGE], kinds[GrowthKind.FILLING]
-        rest = level - before - lost - garbage - filling - rounding
-        found[device] = Balance(
-            steps=steps,
-            growth=level - before,
-            leaks=lost,
-            garbage=garbage,
-            filling=filling,
-            rounding=rounding,
-            unknown=max(0, rest),
-            freed=max(0, -rest),
-        )
-    return found

@@ -14,11 +14,17 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.registry import adapters, imported_since, no_framework_text
 from tensorlens.guards import guarded, is_from_a_handler, reason
-from tensorlens.leaks.followed_loop import FollowedLoop, total_figures
-from tensorlens.leaks.growth.samples import LoopSamples, Span, WatchedLoop
-from tensorlens.leaks.host.samples import HostSample, HostSampler
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
+from tensorlens.leaks.watched_loop import (
+    FollowedLoop,
+    HostSample,
+    HostSampler,
+    LoopSamples,
+    Span,
+    WatchedLoop,
+    total_figures,
+)
 from tensorlens.user_code import not_run_by_a_call
 
 _T = TypeVar("_T")

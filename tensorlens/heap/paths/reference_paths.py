@@ -25,12 +25,12 @@ _SEARCH_FACTOR = 4
 
 
 def reference_paths(
-    targets: Sequence[object], *, skip: Collection[int] = ()
+    targets: Sequence[object | None], *, skip: Collection[int] = ()
 ) -> list[list[ReferencePath]]:
     """Return up to five different paths that keep each target alive, the shortest first.
 
     Args:
-        targets: some objects that the collector tracks, at most a few dozen.
+        targets: some objects that the collector tracks, at most a few dozen. None has no paths.
         skip: addresses of objects that do not count as holders: the caller's own containers.
             Instances of the profiler's classes and objects of its code never count.
 
@@ -42,8 +42,10 @@ def reference_paths(
     A call takes some hundred milliseconds for a million objects. Nothing is kept or changed, and
     the collector is paused meanwhile.
     """
-    with _run_search(targets, skip, _MAX_PATHS) as search:
-        return [_choose(target, _MAX_PATHS) for target in search.targets]
+    known = [each for each in targets if each is not None]
+    with _run_search(known, (*skip, id(targets)), _MAX_PATHS) as search:
+        found = iter([_choose(target) for target in search.targets])
+    return [[] if each is None else next(found) for each in targets]
 
 
 def cycle(target: object) -> ReferencePath | None:
@@ -75,7 +77,7 @@ def _run_search(targets: Sequence[object], skip: Collection[int], most: int) -> 
             search.clear()
 
 
-def _choose(target: PathNode, most: int) -> list[ReferencePath]:
+def _choose(target: PathNode) -> list[ReferencePath]:
     ranked = [
         (place, path.rank, path) for several in paths(target) for place, path in enumerate(several)
     ]
@@ -91,7 +93,7 @@ def _choose(target: PathNode, most: int) -> list[ReferencePath]:
         if met.isdisjoint(keys):
             chosen.append(text)
         met |= keys
-        if len(chosen) == most:
+        if len(chosen) == _MAX_PATHS:
             break
     return sorted(chosen, key=lambda each: (each.is_cut, len(each.references)))
 

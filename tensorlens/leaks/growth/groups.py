@@ -16,7 +16,7 @@ from tensorlens.leaks.growth.growth_test import (
     LeftOfStep,
     judge,
 )
-from tensorlens.leaks.growth.samples import Span
+from tensorlens.leaks.watched_loop import Span
 
 _HEAD = re.compile(r"[^\[{]*")
 _NUMBER = re.compile(r"[ _]?\d+")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise, takewhile
 from statistics import median
 
-from tensorlens.leaks.growth.samples import Span
 from tensorlens.leaks.report import Certainty
+from tensorlens.leaks.watched_loop import Span
 
 CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
 UNCLEAR, NONE = Certainty.UNCLEAR, Certainty.NONE

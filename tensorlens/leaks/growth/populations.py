@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.retention import Holdings, Retained
-from tensorlens.leaks.growth.bounds import bounds_of, container_path, cycles_of, paths_of
+from tensorlens.heap.paths import reference_paths
+from tensorlens.leaks.growth.containers import bounds_of, container_path
 from tensorlens.leaks.growth.groups import (
     Group,
     HeldBlock,
@@ -33,9 +34,9 @@ from tensorlens.leaks.growth.retained import (
     RetainedGroup,
     describe_one,
 )
-from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
+from tensorlens.leaks.watched_loop import LoopSamples
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
 
@@ -166,7 +167,7 @@ def _by_container(
 ) -> list[tuple[_Population, list[ReferencePath]]]:
     """Merge populations that one container holds; return them with the paths to their latest."""
     # together: each call reads the heap once
-    paths = paths_of([latest_of(each.held).item for each in several])
+    paths = reference_paths([latest_of(each.held).item for each in several])
     merged: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
     for each, own in zip(several, paths, strict=True):
         label = (each.is_below, *container_path(own[0])) if own else id(each)
@@ -200,8 +201,7 @@ def _describe(
         for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
         if birth not in own
     )
-    circle = cycles_of([group.latest.item], [paths])[0]
-    found = describe_one(group, paths, circle, Retained(0, 0, ()), holdings, left, watched)
+    found = describe_one(group, paths, Retained(0, 0, ()), holdings, left, watched)
     return replace(
         found,
         bytes_per_step=judgement.bytes_per_step,
@@ -248,7 +248,7 @@ def drifts(
     if not ordered:
         return []
     held, _ = with_holders(watched.steps, [latest[birth] for birth in ordered])
-    paths = paths_of([each.item for each in held])
+    paths = reference_paths([each.item for each in held])
     return [
         _growth(watched, birth, found[birth], own)
         for birth, own in zip(ordered, paths, strict=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 from tensorlens.frameworks.base import AdviceWords, LeftBlocks
 from tensorlens.frameworks.retention import Holdings, Retained, Survivor
-from tensorlens.leaks.growth.bounds import bounds_of, container_path, cycles_of, paths_of
+from tensorlens.heap.paths import cycle, reference_paths
+from tensorlens.leaks.growth.containers import bounds_of, container_path
 from tensorlens.leaks.growth.groups import Group, LeftBlock, merge_groups
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement, is_renewed
-from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import Example
+from tensorlens.leaks.watched_loop import LoopSamples
 from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.records.tensors import SourceLine
 
@@ -84,23 +85,21 @@ def describe(
     groups: list[Group], holdings: Holdings, left: LeftBlocks, watched: LoopSamples
 ) -> list[RetainedGroup]:
     """Return all that is known of groups, merging those that one container holds."""
-    groups, paths = _merged(groups, paths_of([each.latest.item for each in groups]), watched)
-    items = [group.latest.item for group in groups]
+    groups, paths = _merged(groups, reference_paths([each.latest.item for each in groups]), watched)
     rows = zip(
         groups,
         paths,
-        cycles_of(items, paths),
         bounds_of(groups, paths),
         _retained_of(groups, holdings),
         strict=True,
     )
     found = []
-    for group, own_paths, circle, bounds, below in rows:
+    for group, own_paths, bounds, below in rows:
         lines = _lines_below(group, below, left, watched)
         of_example = below
         if below.tensors:
             of_example = holdings.below(group.roots()[-1:], _roots(groups))
-        each = describe_one(group, own_paths, circle, of_example, holdings, left, watched)
+        each = describe_one(group, own_paths, of_example, holdings, left, watched)
         if below.tensors:
             nbytes, tensors = of_example.bytes, of_example.tensors
             example = replace(each.example, below=nbytes, below_tensors=tensors)
@@ -213,7 +212,6 @@ def _retained_of(groups: Sequence[Group], holdings: Holdings) -> list[Retained]:
 def describe_one(
     group: Group,
     paths: Sequence[ReferencePath],
-    circle: ReferencePath | None,
     below: Retained,
     holdings: Holdings,
     left: LeftBlocks,
@@ -242,7 +240,7 @@ def describe_one(
         is_unseen=survivor.is_held_unseen,
         words=survivor.words,
         paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
-        cycle=circle,
+        cycle=None if paths or latest.item is None else cycle(latest.item),
     )
 
 

@@ -9,7 +9,7 @@ from operator import sub
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.leaks.growth.growth_test import Judgement, growing
-from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.watched_loop import LoopSamples
 
 _MIN_EXACT_FIGURES = 4
 """Figures with the bytes asked for that are needed to know whether something grows."""

@@ -1,32 +1,13 @@
-"""Bounds of the containers on a path: a deque, a cache, a list filled place by place."""
+"""Containers on the paths that hold blocks, and their bounds: a deque, a cache, a list to fill."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from tensorlens.heap.paths import cycle, reference_paths
+from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.growth.groups import Group
 from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.render.figures import counted
-
-
-def paths_of(items: Sequence[Any]) -> list[list[ReferencePath]]:
-    """Return the paths that hold each item; none for None."""
-    paths = iter(reference_paths([item for item in items if item is not None]))
-    return [next(paths) if item is not None else [] for item in items]
-
-
-def cycles_of(
-    items: Sequence[Any], paths: Sequence[Sequence[ReferencePath]]
-) -> list[ReferencePath | None]:
-    """Return the cycle that holds each item without a path."""
-    found: list[ReferencePath | None] = []
-    # by index: an iterator would be found as a holder
-    for place in range(len(items)):
-        wanted = items[place] is not None and not paths[place]
-        found.append(cycle(items[place]) if wanted else None)
-    return found
 
 
 def container_path(path: ReferencePath) -> tuple[str, ...]:
@@ -73,7 +54,7 @@ def bounds_of(
         for place, own in enumerate(paths)
         if own and all(any(map(has_end, path.references)) for path in own)
     ]
-    earlier = paths_of([groups[place].earliest.item for place in bounded])
+    earlier = reference_paths([groups[place].earliest.item for place in bounded])
     found: list[tuple[Reference | None, ...]] = [() for _ in groups]
     for place, others in zip(bounded, earlier, strict=True):
         found[place] = tuple(filling(path, others) for path in paths[place])

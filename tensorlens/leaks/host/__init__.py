@@ -1,1 +1,0 @@
-"""Host memory that grows and holds no tensors."""

@@ -1,0 +1,260 @@
+"""A loop that is watched: the frameworks that follow it, its span, and samples after its steps.
+
+Each framework numbers its own lines and knows its own tensors, and is judged by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+
+from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures
+from tensorlens.frameworks.host.counters import HeapCounter
+from tensorlens.frameworks.host.loop_steps import Steps
+from tensorlens.frameworks.host.process_memory import child_processes, resident
+from tensorlens.frameworks.registry import ask, unusable_notes
+from tensorlens.frameworks.retention import GrowingGraph
+from tensorlens.guards import is_from_a_handler
+
+NO_BLOCKS = "the counter of host memory that is in use does not know blocks"
+
+
+class FollowedLoop:
+    """Follows a loop's steps from now on, in all frameworks that can.
+
+    Raises:
+        TensorlensError: no framework can; the text says why.
+    """
+
+    def __init__(self, adapters: Sequence[Adapter]) -> None:
+        with ExitStack() as stack:
+
+            def follow(adapter: Adapter) -> Steps:
+                steps = adapter.follow()
+                stack.callback(steps.close)
+                return steps
+
+            answers, failed = ask(adapters, follow)
+            stack.pop_all()
+        self.parts = {adapter.name: steps for adapter, steps in answers}
+        """Steps by framework."""
+        self._adapters = tuple(adapters)
+        self._notes = [f"{name} is not followed: {text}" for name, text in failed.items()]
+        self._notes += unusable_notes()
+
+    def begin(self) -> None:
+        """Begin the next step."""
+        for part in self.parts.values():
+            part.begin()
+
+    def merge(self) -> None:
+        """Count each two steps as one from now on, earlier ones too."""
+        for part in self.parts.values():
+            part.merge()
+
+    def figures(self) -> tuple[StepFigures, ...]:
+        """Return the allocated memory of each framework."""
+        return tuple(part.figures() for part in self.parts.values())
+
+    def allocated(self) -> Mapping[str, int]:
+        """Return the bytes that are allocated now, by device."""
+        return total_figures(self.figures()).allocated
+
+    def pinned(self) -> int:
+        """Return the bytes of page-locked memory that all frameworks together handed out."""
+        known = [nbytes for each in self._adapters if (nbytes := each.pinned()) >= 0]
+        return sum(known) if known else UNKNOWN
+
+    def growing_graph(self, made: int) -> GrowingGraph | None:
+        """Return the live tensor whose autograd graph grew most in ``made`` steps, if one did.
+
+        A framework that fails is passed over.
+        """
+        for part in self.parts.values():
+            try:
+                found = part.growing_graph(made)
+                if found is not None:
+                    return found
+            except Exception as error:
+                if is_from_a_handler(error):
+                    raise
+        return None
+
+    def notes(self) -> list[str]:
+        """Return notes for the report on what could not be followed."""
+        own = (note for part in self.parts.values() for note in part.notes())
+        return [*dict.fromkeys([*own, *self._notes])]
+
+    def close(self) -> None:
+        """Stop following."""
+        for part in self.parts.values():
+            part.close()
+
+
+def total_figures(figures: Sequence[StepFigures]) -> StepFigures:
+    """Return the sums of all frameworks' figures by device, without lines."""
+    if len(figures) == 1:
+        return figures[0]
+    return StepFigures(
+        allocated=_sums([each.allocated for each in figures]),
+        reserved=_sums([each.reserved for each in figures], once="cpu"),
+        lines={},
+    )
+
+
+def _sums(parts: Sequence[Mapping[str, int]], once: str = "") -> dict[str, int]:
+    """Return sums by device, unknown if one is; of the device ``once``, the first known figure."""
+    found: dict[str, int] = {}
+    for part in parts:
+        for device, nbytes in part.items():
+            known = found.get(device)
+            if known is None or (device == once and known < 0):
+                found[device] = nbytes
+            elif device != once:
+                found[device] = known + nbytes if known >= 0 <= nbytes else UNKNOWN
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Number of steps of a watched loop, and which of them are judged.
+
+    Several steps of a long loop are looked at as one stretch; all numbers of steps elsewhere are
+    numbers of stretches, and all rates are per step.
+    """
+
+    made: int
+    """Number of steps that ended, the warm-up included."""
+    warmup_steps: int
+    """Number of steps of the warm-up."""
+    stride: int = 1
+    """Number of steps in a stretch."""
+    is_collected: bool = True
+    """Whether the collector is on, or has run since the warm-up."""
+
+    @property
+    def stretches(self) -> int:
+        """Number of stretches, the warm-up included."""
+        return self.made // self.stride
+
+    @property
+    def warmup(self) -> int:
+        """Number of stretches that have steps of the warm-up."""
+        return -(-self.warmup_steps // self.stride)
+
+    @property
+    def judged(self) -> range:
+        """The stretches after the warm-up, without the last, whose blocks may be in use."""
+        return range(self.warmup, self.stretches - 1)
+
+    @property
+    def before_last(self) -> range:
+        """All stretches but the last."""
+        return range(self.stretches - 1)
+
+    @property
+    def judged_steps(self) -> int:
+        """Number of steps that are judged."""
+        return len(self.judged) * self.stride
+
+    def words(self, count: int) -> str:
+        """Return ``5 steps``, or ``128 stretches of 8 steps``."""
+        return f"{count} steps" if self.stride == 1 else f"{count} stretches of {self.stride} steps"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """The host's memory after a step; :data:`UNKNOWN` for figures that are not available."""
+
+    step: int
+    """Number of steps that had ended."""
+    heap: int
+    """Bytes of the C heap in use, less those that torch's CPU allocator has handed out. If the C
+    library does not count them, bytes of the resident set."""
+    objects: int
+    """Blocks of Python's own allocator."""
+    pinned: int = UNKNOWN
+    """Bytes of page-locked memory that a framework has handed out."""
+    children: int = UNKNOWN
+    """Number of child processes."""
+    children_bytes: int = UNKNOWN
+    """Bytes of their resident sets."""
+
+
+class HostSampler:
+    """Takes samples and keeps them.
+
+    Args:
+        pinned: returns the bytes of page-locked memory, or :data:`UNKNOWN`.
+    """
+
+    def __init__(self, pinned: Callable[[], int] | None = None) -> None:
+        self.samples: list[HostSample] = []
+        self._pinned = pinned
+        self._heap, self._counts_tensors = _reader()
+
+    def look(self, step: int, tensors: int) -> None:
+        """Take a sample and keep it.
+
+        Args:
+            step: number of steps that have ended.
+            tensors: bytes that the framework's allocator of host memory has handed out.
+        """
+        self.samples.append(self.now(step, tensors))
+
+    def thin(self, stride: int) -> None:
+        """Keep only the samples of each ``stride``-th step."""
+        self.samples = [each for each in self.samples if each.step % stride == 0]
+
+    def now(self, step: int, tensors: int) -> HostSample:
+        """Take a sample that is not kept."""
+        heap = self._heap()
+        if heap != UNKNOWN and self._counts_tensors:
+            heap -= max(tensors, 0)
+        pinned = UNKNOWN if self._pinned is None else self._pinned()
+        return HostSample(step, heap, sys.getallocatedblocks(), pinned, *child_processes())
+
+
+@cache
+def _reader() -> tuple[Callable[[], int], bool]:
+    """Return the function that reads the heap, and whether torch's tensors are in it."""
+    try:
+        return HeapCounter().in_use, True
+    except OSError:
+        return resident, False
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSamples:
+    """Samples of a loop in one framework."""
+
+    span: Span
+    figures: tuple[StepFigures, ...]
+    """Figures before the first stretch, and after each one."""
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLoop:
+    """Samples of a loop in all frameworks."""
+
+    span: Span
+    figures: tuple[StepFigures, ...]
+    """Sums of all frameworks, before the first stretch and after each one."""
+    steps: FollowedLoop
+    parts: Mapping[str, LoopSamples]
+    """Samples by framework."""
+    host: Sequence[HostSample]
+    host_now: Callable[[], HostSample]
+    """Takes one more sample."""
+
+    def allocated(self, device: str) -> list[int]:
+        """Return the allocated bytes of a device from the end of the warm-up on."""
+        return [each.allocated.get(device, 0) for each in self.figures[self.span.warmup :]]
+
+    def reserved(self, device: str) -> list[int]:
+        """Return the reserved bytes of a device from the end of the warm-up on."""
+        return [each.reserved.get(device, 0) for each in self.figures[self.span.warmup :]]
