@@ -20,10 +20,9 @@ from tensorlens.cli.programs.targets import Target, library_model_module, resolv
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_any_imported
 from tensorlens.guards import reason
-from tensorlens.lines.exit_report import ExitReport
+from tensorlens.lines.exit_report import ExitReport, set_workers_output
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending
-from tensorlens.lines.workers import set_workers_output
 from tensorlens.render.figures import counted
 from tensorlens.render.formats import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.units import format_bytes

@@ -3,8 +3,7 @@
 from tensorlens.heap.frames import anchors
 from tensorlens.heap.holders import UNREACHABLE, find_holders, why_no_names
 from tensorlens.heap.native import why_not_native
-from tensorlens.heap.near import Heap, near_heap
-from tensorlens.heap.objects import instances, live_objects, select
+from tensorlens.heap.objects import Heap, instances, live_objects, near_heap, select
 from tensorlens.lazy import attach
 
 __all__ = [

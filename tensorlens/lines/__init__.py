@@ -6,6 +6,7 @@ attach(
     __name__,
     {
         "counters": ("CounterSlots", "continues"),
+        "exit_report": ("write_of_worker",),
         "present.layout": ("Fold", "ShownLine", "devices_of", "layouts"),
         "present.overview": ("overview",),
         "profile": ("Options", "Profile", "ProfiledBlock"),
@@ -16,6 +17,5 @@ attach(
         "tracing.engine": ("Engine", "engine"),
         "tracing.instrumentation": (),
         "tracing.tracer": (),
-        "workers": ("write_of_worker",),
     },
 )

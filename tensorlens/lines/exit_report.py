@@ -1,4 +1,7 @@
-"""The report when the process ends: normally, by Ctrl-C, by a signal, in a worker process."""
+"""The report when the process ends: normally, by Ctrl-C, by a signal, in a worker process.
+
+Beside that of ``tensorlens run -o``, spawned workers write reports in files of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ from types import FrameType
 from typing import NoReturn
 
 from tensorlens.guards import warn
-from tensorlens.lines.report import Ending
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.formats import save, tagged
+from tensorlens.streams import write
 from tensorlens.user_code import is_foreign
 
 _FATAL_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 """Signals from outside whose default action ends the process."""
 _USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
 """Left alone under SLURM: Lightning handles them, to requeue a job, only if nobody else does."""
+_WORKERS_OUTPUT = "TENSORLENS_WORKERS_OUTPUT"
 
 
 class ExitReport:
@@ -139,6 +145,38 @@ class ExitReport:
             codes = ((frame.f_code, lineno) for frame, lineno in frames)
             code, lineno = next(each for each in codes if not is_foreign(each[0].co_filename))
             self.ending = Ending(cause, SourceLine(code.co_filename, lineno, code.co_qualname))
+
+
+def set_workers_output(path: Path | None) -> None:
+    """Have workers spawned from now on write beside this file, or print if None."""
+    if path is None:
+        os.environ.pop(_WORKERS_OUTPUT, None)
+    else:
+        os.environ[_WORKERS_OUTPUT] = str(path)
+
+
+def workers_output() -> Path | None:
+    """Return the file that workers write beside; None if they print."""
+    path = os.environ.get(_WORKERS_OUTPUT)
+    return Path(path) if path else None
+
+
+def write_of_worker(report: LineReport, path: Path) -> bool:
+    """Write a spawned worker's report to ``run.4711.json`` beside ``run.json``.
+
+    Returns:
+        Whether that succeeded; if not, print the tables instead.
+    """
+    path = path.with_name(tagged(path.name, str(os.getpid())))
+    try:
+        save(report, path)
+    except Exception as error:
+        warn(f"{path} was not written, its figures are printed instead", error)
+        return False
+    with suppress(OSError, ValueError, AttributeError):
+        typed = path.name if path.parent == Path.cwd() else path
+        write(f"tensorlens: wrote {typed}\n", sys.stderr)
+    return True
 
 
 def _fatal_signals() -> list[int]:

@@ -20,7 +20,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded, reason
-from tensorlens.lines.exit_report import ExitReport
+from tensorlens.lines.exit_report import ExitReport, workers_output, write_of_worker
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.report import Ending, LineReport
@@ -29,7 +29,6 @@ from tensorlens.lines.tracing.accounts import Account, Switch
 from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
-from tensorlens.lines.workers import workers_output, write_of_worker
 from tensorlens.streams import for_stream, write
 
 
