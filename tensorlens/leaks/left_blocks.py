@@ -21,7 +21,7 @@ from tensorlens.leaks.growth.groups import (
 )
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
-from tensorlens.leaks.growth.retained import RetainedGroup, describe
+from tensorlens.leaks.growth.retained import RetainedGroup, RetainedMemory
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, grown_lines, unexplained
 from tensorlens.leaks.report import Growth
 from tensorlens.leaks.watched_loop import LoopSamples, WatchedLoop
@@ -108,9 +108,9 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
         groups = groups_of(held, watched.span)
         groups = [each for each in groups if _may_grow(each, groups, watched)]
         groups.sort(key=lambda group: -group.nbytes)
-        found = describe(groups[:_MAX_GROUPS], holdings, left, watched)
+        found = RetainedMemory(watched, left, holdings).describe(groups[:_MAX_GROUPS])
         del held, holdings
-    known = frozenset(block.birth for group in groups for block in group.blocks)
+    known = frozenset(each.birth for group in groups for each in group.held)
     unseen = [group.judgement.bytes_per_step for group in groups[_MAX_GROUPS:]]
     unseen_births = {birth for group in groups[_MAX_GROUPS:] for birth in group.births}
     del groups
@@ -193,7 +193,7 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bo
     left = sum(
         block.size
         for each in groups
-        for block in each.blocks
+        for block in each.held
         if each.judgement.certainty != CERTAIN
         and block.birth in group.births
         and block.step in watched.span.judged
@@ -251,8 +251,8 @@ def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> 
     if not blocks:
         return []
     held, holdings = with_holders(watched.steps, blocks)
-    groups = [Group([each], grown[each.block.birth]) for each in held]
+    groups = [Group([each], grown[each.birth]) for each in held]
     return [
         replace(each, is_replaced=True, is_renewed=False, bounds=())
-        for each in describe(groups[:_MAX_GROUPS], holdings, left, watched)
+        for each in RetainedMemory(watched, left, holdings).describe(groups[:_MAX_GROUPS])
     ]

@@ -40,10 +40,9 @@ def blocks_of(left: LeftBlocks) -> Iterator[LeftBlock]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldBlock:
+class HeldBlock(LeftBlock):
     """A block with its holders."""
 
-    block: LeftBlock
     survivor: Survivor
 
     @property
@@ -59,7 +58,7 @@ class HeldBlock:
 
 def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:
     """Return the largest block of the latest step."""
-    return max(held, key=lambda each: (each.block.step, each.block.size))
+    return max(held, key=lambda each: (each.step, each.size))
 
 
 @dataclass(slots=True, eq=False)
@@ -72,21 +71,16 @@ class Group:
     """Whether only tensors or nodes hold it that are not left behind themselves."""
 
     @property
-    def blocks(self) -> Iterator[LeftBlock]:
-        """Its blocks."""
-        return (each.block for each in self.held)
-
-    @property
     def nbytes(self) -> int:
         """The bytes of all its blocks."""
-        return sum(block.size for block in self.blocks)
+        return sum(each.size for each in self.held)
 
     @property
     def births(self) -> dict[int, int]:
         """Lines that made it, with the bytes of each, the most first."""
         totals: dict[int, int] = {}
-        for block in self.blocks:
-            totals[block.birth] = totals.get(block.birth, 0) + block.size
+        for each in self.held:
+            totals[each.birth] = totals.get(each.birth, 0) + each.size
         return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
 
     @property
@@ -97,7 +91,7 @@ class Group:
     @property
     def earliest(self) -> HeldBlock:
         """The largest block of the earliest step."""
-        return min(self.held, key=lambda each: (each.block.step, -each.block.size))
+        return min(self.held, key=lambda each: (each.step, -each.size))
 
     def roots(self) -> list[Any]:
         """Return its tensors and nodes that something may hang below."""
@@ -108,7 +102,7 @@ class Group:
         return [*found.values()]
 
 
-def left_by_step(blocks: Iterator[LeftBlock] | Sequence[LeftBlock]) -> dict[int, LeftOfStep]:
+def left_by_step(blocks: Sequence[LeftBlock]) -> dict[int, LeftOfStep]:
     """Return the sums of blocks that are left of each step."""
     totals: dict[int, list[int]] = {}
     for block in blocks:
@@ -131,7 +125,11 @@ def candidates(blocks: LeftBlocks, span: Span) -> list[LeftBlock]:
 def with_holders(steps: Steps, blocks: Sequence[LeftBlock]) -> tuple[list[HeldBlock], Holdings]:
     """Search the heap once for the holders of some blocks."""
     holdings = steps.holdings([block.address for block in blocks])
-    return [*map(HeldBlock, blocks, holdings.survivors)], holdings
+    held = [
+        HeldBlock(each.address, each.size, each.birth, each.step, survivor)
+        for each, survivor in zip(blocks, holdings.survivors, strict=True)
+    ]
+    return held, holdings
 
 
 def groups_of(held: Sequence[HeldBlock], span: Span) -> list[Group]:
@@ -167,11 +165,11 @@ def _growing_groups(
             alike.setdefault(level(each), []).append(each)
         held = []
         for several in alike.values():
-            judgement = judge(left_by_step([each.block for each in several]), span)
+            judgement = judge(left_by_step(several), span)
             if judgement.certainty == NONE:
                 held += several
             else:
-                wanted = [each for each in several if each.block.step in span.before_last]
+                wanted = [each for each in several if each.step in span.before_last]
                 groups.append(Group(wanted, judgement))
     return groups
 
@@ -186,7 +184,7 @@ def merge_groups(groups: Sequence[Group], labels: Sequence[Hashable], span: Span
         held = [each for group in several for each in group.held]
         judgement = several[0].judgement
         if len(several) > 1:
-            judgement = judge(left_by_step([each.block for each in held]), span)
+            judgement = judge(left_by_step(held), span)
         found.append(Group(held, judgement, several[0].is_below))
     return found
 
@@ -195,12 +193,12 @@ def name_key(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
     """Return a key function that tells blocks of one line apart by name and role."""
     heads: dict[int, set[str]] = {}
     for each in held:
-        heads.setdefault(each.block.birth, set()).add(_head(each))
+        heads.setdefault(each.birth, set()).add(_head(each))
     # a copy of a model has thousands of names
     many = {birth for birth, several in heads.items() if len(several) > _MAX_NAMES}
 
     def by_name(held: HeldBlock) -> Hashable:
-        survivor, birth = held.survivor, held.block.birth
+        survivor, birth = held.survivor, held.birth
         return birth, "" if birth in many else _head(held), survivor.role
 
     return by_name
@@ -213,11 +211,11 @@ def _head(held: HeldBlock) -> str:
 
 
 def _by_size(held: HeldBlock) -> Hashable:
-    return held.block.birth, held.block.size
+    return held.birth, held.size
 
 
 def _by_line(held: HeldBlock) -> Hashable:
-    return held.block.birth
+    return held.birth
 
 
 def _by_root(held: HeldBlock) -> Hashable:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.frameworks.retention import Holdings, Retained
+from tensorlens.frameworks.retention import Retained
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.growth.containers import bounds_of, container_path
 from tensorlens.leaks.growth.groups import (
@@ -32,7 +32,7 @@ from tensorlens.leaks.growth.growth_test import (
 from tensorlens.leaks.growth.retained import (
     RetainedBelow,
     RetainedGroup,
-    describe_one,
+    RetainedMemory,
 )
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
@@ -54,11 +54,10 @@ class _Population:
 
     def steps(self) -> set[int]:
         """Return the steps that made the blocks that the container holds."""
-        return {each.block.step for each in self.held}
+        return {each.step for each in self.held}
 
     def bytes_of(self, birth: int) -> int:
-        blocks = (each.block for each in (*self.held, *self.below))
-        return sum(block.size for block in blocks if block.birth == birth)
+        return sum(each.size for each in (*self.held, *self.below) if each.birth == birth)
 
 
 def populations(
@@ -91,6 +90,7 @@ def populations(
         if each.step >= 0 and each.birth in lines and each.address not in explained.addresses
     ]
     held, holdings = with_holders(watched.steps, blocks)
+    memory = RetainedMemory(watched, left, holdings)
     found, births = [], set[int]()
     for population, paths in _by_container(_alike(held)):
         own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
@@ -100,7 +100,7 @@ def populations(
         certainty = _climb_certainty(levels, shrinking)
         is_kept = len(population.steps() & set(watched.span.judged)) > 1
         if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
-            each = _describe(population, paths, own, certainty, holdings, left, watched)
+            each = _describe(population, paths, own, certainty, memory)
             found.append(
                 _judged_as_leak(each, [b for b in blocks if b.birth in own], levels, watched)
             )
@@ -134,7 +134,7 @@ def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certai
 
 def _is_most(population: _Population, birth: int, held: Sequence[HeldBlock]) -> bool:
     """Return whether a population has more than half of the bytes that are left of a line."""
-    everything = sum(each.block.size for each in held if each.block.birth == birth)
+    everything = sum(each.size for each in held if each.birth == birth)
     return 2 * population.bytes_of(birth) > everything
 
 
@@ -157,7 +157,7 @@ def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
         if above is not None:
             above.below.append(each)
         else:
-            label = type(each.item), each.block.birth
+            label = type(each.item), each.birth
             found.setdefault(label, _Population(is_below=True)).held.append(each)
     return [*found.values()]
 
@@ -182,13 +182,11 @@ def _describe(
     paths: list[ReferencePath],
     lines: dict[int, Levels],
     certainty: Certainty,
-    holdings: Holdings,
-    left: LeftBlocks,
-    watched: LoopSamples,
+    memory: RetainedMemory,
 ) -> RetainedGroup:
-    steps = watched.span.judged_steps
+    steps = memory.watched.span.judged_steps
     levels = total([*lines.values()])
-    own = {each.block.birth for each in population.held} & lines.keys()
+    own = {each.birth for each in population.held} & lines.keys()
     tensors = sum(lines[birth].blocks_growth for birth in own or lines)
     first, last = levels.blocks[0], levels.blocks[-1]
     reason = f"each is freed some steps later, but {first:,} were there and {last:,} are now"
@@ -201,7 +199,7 @@ def _describe(
         for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
         if birth not in own
     )
-    found = describe_one(group, paths, Retained(0, 0, ()), holdings, left, watched)
+    found = memory.describe_one(group, paths, Retained(0, 0, ()))
     return replace(
         found,
         bytes_per_step=judgement.bytes_per_step,
@@ -212,9 +210,7 @@ def _describe(
 
 
 def _role(population: _Population, birth: int) -> str:
-    return next(
-        (each.survivor.role for each in population.below if each.block.birth == birth), "other"
-    )
+    return next((each.survivor.role for each in population.below if each.birth == birth), "other")
 
 
 def drifts(

@@ -81,167 +81,215 @@ class RetainedGroup:
         return not self.is_renewed and self.judgement.certainty != UNCLEAR
 
 
-def describe(
-    groups: list[Group], holdings: Holdings, left: LeftBlocks, watched: LoopSamples
-) -> list[RetainedGroup]:
-    """Return all that is known of groups, merging those that one container holds."""
-    groups, paths = _merged(groups, reference_paths([each.latest.item for each in groups]), watched)
-    rows = zip(
-        groups,
-        paths,
-        bounds_of(groups, paths),
-        _retained_of(groups, holdings),
-        strict=True,
-    )
-    found = []
-    for group, own_paths, bounds, below in rows:
-        lines = _lines_below(group, below, left, watched)
+class RetainedMemory:
+    """Live blocks of a loop, to describe groups of them.
+
+    Args:
+        watched: the samples.
+        left: blocks that live at the end.
+        holdings: the holders of the blocks in the groups.
+    """
+
+    def __init__(self, watched: LoopSamples, left: LeftBlocks, holdings: Holdings) -> None:
+        self.watched = watched
+        self._left = left
+        self._holdings = holdings
+        self._rows = {address: row for row, address in enumerate(left.address)}
+
+    def describe(self, groups: list[Group]) -> list[RetainedGroup]:
+        """Return all that is known of groups, merging those that one container holds."""
+        groups, paths = self._merged(groups)
+        bounds = bounds_of(groups, paths)
+        return [
+            self._describe_with_below(groups, *row)
+            for row in zip(groups, paths, bounds, self._retained_of(groups), strict=True)
+        ]
+
+    def describe_one(
+        self, group: Group, paths: Sequence[ReferencePath], below: Retained
+    ) -> RetainedGroup:
+        """Return what is known of a group by itself, its paths continued to the memory below it."""
+        latest = group.latest
+        survivor = latest.survivor
+        birth = latest.birth
+        example = _example_of(survivor, self._age(latest.step))
+        onward = below.references
+        if group.is_below:
+            example, birth = self._of_root(group)
+            onward = survivor.holders[0].references if survivor.holders else onward
+        elif len(group.births) > 1:
+            birth = next(iter(group.births))
+        return RetainedGroup(
+            watched=self.watched,
+            judgement=group.judgement,
+            birth=birth,
+            blocks=tuple(LeftBlock(e.address, e.size, e.birth, e.step) for e in group.held),
+            role=survivor.role,
+            device=self.watched.steps.device(latest.birth),
+            example=example,
+            is_in_array=bool(survivor.arrays) and not survivor.tensors,
+            is_unseen=survivor.is_held_unseen,
+            words=survivor.words,
+            paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
+            cycle=None if paths or latest.item is None else cycle(latest.item),
+        )
+
+    def _describe_with_below(
+        self,
+        groups: Sequence[Group],
+        group: Group,
+        paths: list[ReferencePath],
+        bounds: tuple[Reference | None, ...],
+        below: Retained,
+    ) -> RetainedGroup:
+        lines = self._lines_below(group, below)
         of_example = below
         if below.tensors:
-            of_example = holdings.below(group.roots()[-1:], _roots(groups))
-        each = describe_one(group, own_paths, of_example, holdings, left, watched)
+            of_example = self._holdings.below(group.roots()[-1:], _roots(groups))
+        found = self.describe_one(group, paths, of_example)
         if below.tensors:
             nbytes, tensors = of_example.bytes, of_example.tensors
-            example = replace(each.example, below=nbytes, below_tensors=tensors)
-            each = replace(each, example=example)
-        extra = 0.0 if group.is_below else sum(line.nbytes for line in lines)
-        found.append(
-            replace(
-                each,
-                bytes_per_step=group.judgement.bytes_per_step + extra,
-                bounds=bounds,
-                is_renewed=_frees_as_much(group, own_paths, watched),
-                below=lines,
-                below_blocks=tuple(address for address, _, _ in below.blocks),
-                rounding_factor=_rounding_factor(group, below, left),
-                nodes=_nodes(group, below, holdings, watched),
+            found = replace(
+                found, example=replace(found.example, below=nbytes, below_tensors=tensors)
             )
+        extra = 0.0 if group.is_below else sum(line.nbytes for line in lines)
+        return replace(
+            found,
+            bytes_per_step=group.judgement.bytes_per_step + extra,
+            bounds=bounds,
+            is_renewed=self._frees_as_much(group, paths),
+            below=lines,
+            below_blocks=tuple(address for address, _, _ in below.blocks),
+            rounding_factor=self._rounding_factor(group, below),
+            nodes=self._nodes(group, below),
         )
-    return found
 
+    def _merged(self, groups: list[Group]) -> tuple[list[Group], list[list[ReferencePath]]]:
+        """Merge groups of the same lines that the same container holds; return them with paths.
 
-def _lines_below(
-    group: Group, below: Retained, left: LeftBlocks, watched: LoopSamples
-) -> tuple[RetainedBelow, ...]:
-    """Return the memory below a group by line and role, the most bytes first."""
-    judgement = group.judgement
-    if group.is_below:
-        blocks = [(each.block.birth, each.block.size, each.survivor.role) for each in group.held]
-        fraction = judgement.bytes_per_step / max(1, group.nbytes)
-    else:
-        births = dict(zip(left.address, left.birth, strict=True))
-        blocks = [(births.get(address, -1), size, role) for address, size, role in below.blocks]
-        fraction = _step_fraction(group, watched)
-    sums: dict[tuple[int, str], list[int]] = {}
-    for birth, size, role in blocks:
-        line = sums.setdefault((birth, role), [0, 0])
-        line[0] += size
-        line[1] += 1
-    count = len(blocks)
-    found = [
-        RetainedBelow(
-            birth,
-            role,
-            nbytes * fraction,
-            tensors * (judgement.tensors_per_step / count if group.is_below else fraction),
+        Blocks that hang below something are not merged with blocks that are held themselves: these
+        may have more below them.
+        """
+        paths = reference_paths([group.latest.item for group in groups])
+        labels = [
+            (tuple(sorted(group.births)), group.is_below, container_path(own[0])) if own else None
+            for group, own in zip(groups, paths, strict=True)
+        ]
+        merged = merge_groups(groups, labels, self.watched.span)
+        of_item = {id(group.latest.item): own for group, own in zip(groups, paths, strict=True)}
+        return merged, [of_item[id(group.latest.item)] for group in merged]
+
+    def _retained_of(self, groups: Sequence[Group]) -> list[Retained]:
+        """Return the memory below each group, charged to one group alone."""
+        owners = [group for group in groups if not group.is_below and group.roots()]
+        everything = _roots(groups)
+        # memory that two groups share goes to the one with more
+        owners.sort(key=lambda each: -self._holdings.below(each.roots(), everything).bytes)
+        below = {
+            id(group): self._holdings.below(group.roots(), _roots(owners[place:]))
+            for place, group in enumerate(owners)
+        }
+        return [below.get(id(group), Retained(0, 0, ())) for group in groups]
+
+    def _lines_below(self, group: Group, below: Retained) -> tuple[RetainedBelow, ...]:
+        """Return the memory below a group by line and role, the most bytes first."""
+        judgement = group.judgement
+        if group.is_below:
+            blocks = [(each.birth, each.size, each.survivor.role) for each in group.held]
+            fraction = judgement.bytes_per_step / max(1, group.nbytes)
+        else:
+            births, rows = self._left.birth, self._rows
+            blocks = [
+                (births[rows[address]] if address in rows else -1, size, role)
+                for address, size, role in below.blocks
+            ]
+            fraction = self._step_fraction(group)
+        sums: dict[tuple[int, str], list[int]] = {}
+        for birth, size, role in blocks:
+            line = sums.setdefault((birth, role), [0, 0])
+            line[0] += size
+            line[1] += 1
+        of_tensors = judgement.tensors_per_step / len(blocks) if group.is_below else fraction
+        found = [
+            RetainedBelow(birth, role, nbytes * fraction, tensors * of_tensors)
+            for (birth, role), (nbytes, tensors) in sums.items()
+        ]
+        return tuple(sorted(found, key=lambda each: -each.nbytes))
+
+    def _step_fraction(self, group: Group) -> float:
+        """Return the fraction of the memory below a group that one step has made."""
+        steps = len({each.step for each in group.held if each.step >= 0})
+        return group.judgement.rate / max(1, steps) / self.watched.span.stride
+
+    def _nodes(self, group: Group, below: Retained) -> float:
+        if not group.is_below:
+            return below.nodes * self._step_fraction(group)
+        # one graph of all steps, perhaps begun before the watch: a step's fraction is that of its
+        # bytes
+        roots = group.roots()
+        whole = self._holdings.below(roots, roots) if roots else below
+        return whole.nodes * group.judgement.bytes_per_step / whole.bytes if whole.bytes else 0.0
+
+    def _rounding_factor(self, group: Group, below: Retained) -> float:
+        """Return the bytes in the allocator's figures for each byte that was asked for."""
+        wanted = {each.address for each in group.held}.union(each[0] for each in below.blocks)
+        rows = [self._rows[address] for address in wanted if address in self._rows]
+        size = sum(self._left.size[row] for row in rows)
+        return sum(self._left.rounded_size[row] for row in rows) / size if size else 1.0
+
+    def _of_root(self, group: Group) -> tuple[Example, int]:
+        """Return the tensor that a group hangs below, and the number of the line that makes it."""
+        latest = group.latest
+        root = self._holdings.root(latest.item)
+        several = len({id(each.item) for each in group.held}) > 1
+        judged = [each for each in group.held if not several or each.item is latest.item]
+        age = self._age(latest.step)
+        birth = next(iter(group.births))
+        row = self._rows.get(root.address) if root.address else None
+        if row is not None and self._left.step[row] >= self.watched.span.warmup:
+            birth = self._left.birth[row]
+            age = self._age(self._left.step[row])
+        if not root.address:
+            # a node by itself
+            return replace(_example_of(latest.survivor, age), grad_fn=root.grad_fn), birth
+        example = Example(
+            name=root.name,
+            dtype=root.dtype,
+            shape=root.shape,
+            nbytes=root.nbytes,
+            storage_nbytes=root.storage_nbytes,
+            grad_fn=root.grad_fn,
+            age=age,
+            below=sum(each.size for each in judged),
+            below_tensors=len(judged),
         )
-        for (birth, role), (nbytes, tensors) in sums.items()
-    ]
-    return tuple(sorted(found, key=lambda each: -each.nbytes))
+        return example, birth
 
+    def _age(self, step: int) -> int:
+        return (self.watched.span.stretches - step) * self.watched.span.stride
 
-def _step_fraction(group: Group, watched: LoopSamples) -> float:
-    """Return the fraction of the memory below a group that one step has made."""
-    steps = len({block.step for block in group.blocks if block.step >= 0})
-    return group.judgement.rate / max(1, steps) / watched.span.stride
-
-
-def _nodes(group: Group, below: Retained, holdings: Holdings, watched: LoopSamples) -> float:
-    if not group.is_below:
-        return below.nodes * _step_fraction(group, watched)
-    # one graph of all steps, perhaps begun before the watch: a step's fraction is that of its bytes
-    roots = group.roots()
-    whole = holdings.below(roots, roots) if roots else below
-    return whole.nodes * group.judgement.bytes_per_step / whole.bytes if whole.bytes else 0.0
-
-
-def _rounding_factor(group: Group, below: Retained, left: LeftBlocks) -> float:
-    """Return the bytes in the allocator's figures for each byte that was asked for."""
-    wanted = {block.address for block in group.blocks}.union(each[0] for each in below.blocks)
-    rows = [row for row, address in enumerate(left.address) if address in wanted]
-    size = sum(left.size[row] for row in rows)
-    return sum(left.rounded_size[row] for row in rows) / size if size else 1.0
-
-
-def _merged(
-    groups: list[Group], paths: list[list[ReferencePath]], watched: LoopSamples
-) -> tuple[list[Group], list[list[ReferencePath]]]:
-    """Merge groups of the same lines that the same container holds.
-
-    Blocks that hang below something are not merged with blocks that are held themselves: these may
-    have more below them.
-    """
-    labels = [
-        (tuple(sorted(group.births)), group.is_below, container_path(own[0])) if own else None
-        for group, own in zip(groups, paths, strict=True)
-    ]
-    merged = merge_groups(groups, labels, watched.span)
-    of_item = {id(group.latest.item): own for group, own in zip(groups, paths, strict=True)}
-    return merged, [of_item[id(group.latest.item)] for group in merged]
+    def _frees_as_much(self, group: Group, paths: Sequence[ReferencePath]) -> bool:
+        """Return whether as many blocks are freed in each step as are made."""
+        span = self.watched.span
+        figures = [each.lines for each in self.watched.figures[span.warmup : -1]]
+        births = group.births
+        expected = len({each.step for each in group.held if each.step in span.judged})
+        levels = [sum(each.get(birth, (0, 0))[0] for birth in births) for each in figures]
+        if is_renewed(levels, expected):
+            return True
+        if not _has_older(group, paths):
+            return False
+        mine = [sum(each.get(birth, (0, 0))[1] for birth in births) for each in figures]
+        for birth in set(figures[0]).difference(births):
+            other = [each.get(birth, (0, 0))[1] for each in figures]
+            both = [first + second for first, second in zip(mine, other, strict=True)]
+            if other[-1] < other[0] and is_renewed(both, expected):
+                return True
+        return False
 
 
 def _roots(groups: Sequence[Group]) -> list[Any]:
     return [item for group in groups if not group.is_below for item in group.roots()]
-
-
-def _retained_of(groups: Sequence[Group], holdings: Holdings) -> list[Retained]:
-    """Return the memory below each group, charged to one group alone."""
-    nothing = Retained(0, 0, ())
-    below = {id(group): nothing for group in groups}
-    owners = [group for group in groups if not group.is_below and group.roots()]
-    everything = _roots(groups)
-    alone = [(holdings.below(group.roots(), everything).bytes, group) for group in owners]
-    alone.sort(key=lambda pair: -pair[0])
-    # memory that two groups share goes to the one with more
-    ordered = [group for _, group in alone]
-    for place, group in enumerate(ordered):
-        below[id(group)] = holdings.below(group.roots(), _roots(ordered[place:]))
-    return [below[id(group)] for group in groups]
-
-
-def describe_one(
-    group: Group,
-    paths: Sequence[ReferencePath],
-    below: Retained,
-    holdings: Holdings,
-    left: LeftBlocks,
-    watched: LoopSamples,
-) -> RetainedGroup:
-    """Return what is known of a group by itself, its paths continued to the memory below it."""
-    latest = group.latest
-    survivor = latest.survivor
-    birth = latest.block.birth
-    example = _example_of(survivor, _age(watched, latest.block.step))
-    onward = below.references
-    if group.is_below:
-        example, birth = _of_root(group, holdings, left, watched)
-        onward = survivor.holders[0].references if survivor.holders else onward
-    elif len(group.births) > 1:
-        birth = next(iter(group.births))
-    return RetainedGroup(
-        watched=watched,
-        judgement=group.judgement,
-        birth=birth,
-        blocks=tuple(group.blocks),
-        role=survivor.role,
-        device=watched.steps.device(latest.block.birth),
-        example=example,
-        is_in_array=bool(survivor.arrays) and not survivor.tensors,
-        is_unseen=survivor.is_held_unseen,
-        words=survivor.words,
-        paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
-        cycle=None if paths or latest.item is None else cycle(latest.item),
-    )
 
 
 def _example_of(survivor: Survivor, age: int) -> Example:
@@ -254,61 +302,6 @@ def _example_of(survivor: Survivor, age: int) -> Example:
         grad_fn=survivor.grad_fn,
         age=age,
     )
-
-
-def _of_root(
-    group: Group, holdings: Holdings, left: LeftBlocks, watched: LoopSamples
-) -> tuple[Example, int]:
-    """Return the tensor that a group hangs below, and the number of the line that makes it."""
-    latest = group.latest
-    root = holdings.root(latest.item)
-    several = len({id(each.item) for each in group.held}) > 1
-    judged = [each for each in group.held if not several or each.item is latest.item]
-    age = _age(watched, latest.block.step)
-    birth = next(iter(group.births))
-    rows = [row for row, address in enumerate(left.address) if address and address == root.address]
-    if rows and left.step[rows[0]] >= watched.span.warmup:
-        birth = left.birth[rows[0]]
-        age = _age(watched, left.step[rows[0]])
-    if not root.address:
-        # a node by itself
-        return replace(_example_of(latest.survivor, age), grad_fn=root.grad_fn), birth
-    example = Example(
-        name=root.name,
-        dtype=root.dtype,
-        shape=root.shape,
-        nbytes=root.nbytes,
-        storage_nbytes=root.storage_nbytes,
-        grad_fn=root.grad_fn,
-        age=age,
-        below=sum(each.block.size for each in judged),
-        below_tensors=len(judged),
-    )
-    return example, birth
-
-
-def _age(watched: LoopSamples, step: int) -> int:
-    return (watched.span.stretches - step) * watched.span.stride
-
-
-def _frees_as_much(group: Group, paths: Sequence[ReferencePath], watched: LoopSamples) -> bool:
-    """Return whether as many blocks are freed in each step as are made."""
-    span = watched.span
-    figures = [each.lines for each in watched.figures[span.warmup : -1]]
-    births = group.births
-    expected = len({block.step for block in group.blocks if block.step in span.judged})
-    levels = [sum(each.get(birth, (0, 0))[0] for birth in births) for each in figures]
-    if is_renewed(levels, expected):
-        return True
-    if not _has_older(group, paths):
-        return False
-    mine = [sum(each.get(birth, (0, 0))[1] for birth in births) for each in figures]
-    for birth in set(figures[0]).difference(births):
-        other = [each.get(birth, (0, 0))[1] for each in figures]
-        both = [first + second for first, second in zip(mine, other, strict=True)]
-        if other[-1] < other[0] and is_renewed(both, expected):
-            return True
-    return False
 
 
 def _has_older(group: Group, paths: Sequence[ReferencePath]) -> bool:

@@ -34,11 +34,11 @@ def survivor(step, name, tensor=None, holders=()):
 
 
 def in_groups(survivors, births=None):
-    blocks = [
-        groups.LeftBlock(100 + at, 16, 1 if births is None else births[at], step)
-        for at, step in enumerate([*range(8)] * (len(survivors) // 8))
+    held = [
+        groups.HeldBlock(100 + at, 16, 1 if births is None else births[at], at % 8, each)
+        for at, each in enumerate(survivors)
     ]
-    return groups.groups_of([*map(groups.HeldBlock, blocks, survivors)], SPAN)
+    return groups.groups_of(held, SPAN)
 
 
 def test_names_with_numbers_are_alike():
