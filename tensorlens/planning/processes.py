@@ -21,6 +21,7 @@ from tensorlens.folders import scratch_file
 from tensorlens.guards import one_line
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.planning.trials.jobs import (
+    Failure,
     Job,
     JobEnd,
     JobStart,
@@ -29,7 +30,6 @@ from tensorlens.planning.trials.jobs import (
     Progress,
     Reason,
     Result,
-    Trouble,
     WakeRequest,
 )
 from tensorlens.planning.trials.server import FORKS
@@ -59,11 +59,11 @@ def interpreter() -> Sequence[str]:
 class ProgramFailed(TensorlensError):
     """The program raised an error."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        is_of_program = trouble.kind is Reason.FAILED
-        super().__init__(f"the program failed: {trouble.text}" if is_of_program else trouble.text)
-        self.trouble = trouble
-        self.details = trouble.details
+    def __init__(self, failure: Failure) -> None:
+        is_of_program = failure.kind is Reason.FAILED
+        super().__init__(f"the program failed: {failure.text}" if is_of_program else failure.text)
+        self.failure = failure
+        self.details = failure.details
         """The program's traceback and its last output."""
         if self.details:
             self.add_note(self.details)
@@ -112,7 +112,7 @@ class Runner:
         except BaseException:
             server.kill()
             raise
-        has_failed = isinstance(result, Trouble) and result.kind is Reason.FAILED
+        has_failed = isinstance(result, Failure) and result.kind is Reason.FAILED
         if is_used and has_failed and not server.is_over:
             # it may not bear to begin twice, as one that registers operators
             server.kill()
@@ -293,13 +293,13 @@ class _Server:
         assert self._process.stdout is not None
         return pickle.load(self._process.stdout)
 
-    def _ended(self, job: Job, code: int) -> Trouble:
+    def _ended(self, job: Job, code: int) -> Failure:
         size = self._written.seek(0, os.SEEK_END)
         self._written.seek(max(size - _LAST, self._begin))
         last = self._written.read().decode("utf-8", "replace").strip()
         if self._late:
-            return Trouble(Reason.FAILED, f"not done after {job.timeout:g} s", last)
-        return Trouble(Reason.FAILED, f"the process {ending(code)}", last, _signal_name(code))
+            return Failure(Reason.FAILED, f"not done after {job.timeout:g} s", last)
+        return Failure(Reason.FAILED, f"the process {ending(code)}", last, _signal_name(code))
 
     def _out_of_time(self) -> None:
         self._late = self.is_over = True

@@ -521,7 +521,7 @@ def test_output_of_a_failed_program_is_shown(tmp_path):
     program.write_text("def make_step():\n    print('almost')\n    raise ValueError(1)\n")
     with pytest.raises(ProgramFailed) as raised:
         tensorlens.estimate(f"{program}:make_step")
-    assert "it wrote last:\nalmost" in raised.value.trouble.details
+    assert "it wrote last:\nalmost" in raised.value.failure.details
 
 
 SCRIPT = """

@@ -32,7 +32,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, p
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import Done, progress
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import NO_STEP, Choice, Job, Measured, Reason, Trouble
+from tensorlens.planning.trials.jobs import NO_STEP, Choice, Failure, Job, Measured, Reason
 from tensorlens.records.run import current_run
 
 Trial = tuple[str, Callable[[], Any]]
@@ -51,18 +51,18 @@ def _results(trials: Sequence[Trial], executor: Executor | None) -> list[Any]:
         if executor is not None:
             return _executed(trials, executor, done)
         results: list[Any] = []
-        failed: dict[str, Trouble] = {}
+        failed: dict[str, Failure] = {}
         with shared_runner():
             for number, (name, run) in enumerate(trials):
                 done(number, name)
                 results.append(failed.get(name) or run())
-                if isinstance(results[-1], Trouble):
+                if isinstance(results[-1], Failure):
                     failed[name] = results[-1]
     return results
 
 
 def _executed(trials: Sequence[Trial], executor: Executor, done: Done) -> list[Any]:
-    """Return the results; an error of the executor itself becomes a :class:`Trouble`."""
+    """Return the results; an error of the executor itself becomes a :class:`Failure`."""
     if not hasattr(executor, "submit"):
         raise UsageError(
             f"executor is a {type(executor).__name__}: give a concurrent.futures.Executor"
@@ -80,7 +80,7 @@ def _executed(trials: Sequence[Trial], executor: Executor, done: Done) -> list[A
                 raise
             except Exception as error:
                 text = f"the executor failed: {reason(error)[:300]}"
-                results[number] = Trouble(Reason.FAILED, text)
+                results[number] = Failure(Reason.FAILED, text)
             done(count, trials[number][0])
     finally:
         for future in futures:

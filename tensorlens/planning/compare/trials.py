@@ -16,7 +16,7 @@ from tensorlens.planning.estimate.batches import largest_batch, largest_that_fit
 from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
-from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
+from tensorlens.planning.trials.jobs import Failure, Job, Measured, Reason, Result
 from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
@@ -52,7 +52,7 @@ def largest_measured_batch(
     job: Job, capacity: int, lowest: int = 1, highest: int | None = None, multiple: int = 1
 ) -> LargestBatch:
     """Find the largest batch, a multiple of ``multiple``, that runs within the capacity."""
-    refused: dict[int, Trouble] = {}
+    refused: dict[int, Failure] = {}
 
     # a fresh process: the same memory is mapped before every limit
     with Runner() as processes:
@@ -70,43 +70,43 @@ def largest_measured_batch(
             result = processes.run(trial)
             if isinstance(result, Measured):
                 return min(result.peak_allocated, capacity)
-            assert isinstance(result, Trouble)
+            assert isinstance(result, Failure)
             refused[batch] = result
             return None
 
         fitting, too_large = largest_that_fits(needed, capacity, lowest, highest, multiple)
-    trouble = refused.get(too_large)
-    if trouble is None:
+    failure = refused.get(too_large)
+    if failure is None:
         return LargestBatch(fitting, _LIMIT)
-    if trouble.kind is Reason.CANNOT:
-        why, is_known = trouble.text, bool(fitting)
+    if failure.kind is Reason.CANNOT:
+        why, is_known = failure.text, bool(fitting)
     else:
-        is_memory = trouble.kind is Reason.OUT_OF_MEMORY
-        why = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
-        is_known = bool(fitting) or is_memory or trouble.signal in _SIGNALS_WITHOUT_MEMORY
+        is_memory = failure.kind is Reason.OUT_OF_MEMORY
+        why = f"{too_large:,}: {'out of memory' if is_memory else failure.text}"
+        is_known = bool(fitting) or is_memory or failure.signal in _SIGNALS_WITHOUT_MEMORY
     return LargestBatch(fitting, why) if is_known else LargestBatch(None, missing=why)
 
 
 def run_estimate(
     option: Option, request: StepsRequest, lowest: int, highest: int | None
-) -> EstimatedOption | Trouble:
-    """Estimate one option; an error becomes a :class:`Trouble`.
+) -> EstimatedOption | Failure:
+    """Estimate one option; an error becomes a :class:`Failure`.
 
     The request's capacity, if it has one, is for the largest batch from ``lowest`` to ``highest``.
     """
     if "alloc_conf" in request.job.choice.settings and request.spec.card is None:
-        return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
+        return Failure(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
         # what an option leaves in a process of fake tensors must not reach the next option
         with Runner() if request.job.framework == "torch" else shared_runner() as processes:
             largest = _largest_estimated_batch(request, lowest, highest, processes)
             answer = request.ask(processes)
     except ProgramFailed as error:
-        return error.trouble
+        return error.failure
     except UsageError as error:
-        return Trouble(Reason.FAILED, str(error))
+        return Failure(Reason.FAILED, str(error))
     except TensorlensError as error:
-        return Trouble(Reason.CANNOT, str(error))
+        return Failure(Reason.CANNOT, str(error))
     peak = answer.allocated.point
     outcome = Outcome(
         option.name,
@@ -155,17 +155,17 @@ def _largest_estimated_batch(
 
 
 def outcome_of(
-    option: Option, results: Sequence[Result | EstimatedOption], largest: LargestBatch | Trouble
+    option: Option, results: Sequence[Result | EstimatedOption], largest: LargestBatch | Failure
 ) -> Outcome:
     """Return the row of an option from the results of all repeats; if one failed, that is told."""
-    trouble = next((each for each in results if isinstance(each, Trouble)), None)
-    if trouble is not None:
+    failure = next((each for each in results if isinstance(each, Failure)), None)
+    if failure is not None:
         return Outcome(
             option.name,
             option.settings,
-            status=Status.FAILED if trouble.kind is Reason.USAGE else Status(trouble.kind),
-            why=" ".join(trouble.text.split()),
-            details=trouble.details,
+            status=Status.FAILED if failure.kind is Reason.USAGE else Status(failure.kind),
+            why=" ".join(failure.text.split()),
+            details=failure.details,
         )
     if isinstance(results[0], EstimatedOption):
         return results[0].outcome
@@ -179,7 +179,7 @@ def outcome_of(
         missing["least_capacity"] = (
             "measured runs tell what was reserved; an estimate tells the least that is enough"
         )
-    if isinstance(largest, Trouble):
+    if isinstance(largest, Failure):
         largest = LargestBatch(None, missing=largest.text)
     if largest.batch is None:
         missing["largest_batch"] = largest.missing

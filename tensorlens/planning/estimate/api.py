@@ -19,7 +19,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.progress import progress
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.jobs import Choice, Job, Mode, Reason, Trouble
+from tensorlens.planning.trials.jobs import Choice, Failure, Job, Mode, Reason
 
 
 def estimate(
@@ -179,7 +179,7 @@ class StepsRequest:
         asked = replace(job, mode=mode, device=spec.kind, card=spec.card, of_keras=of_keras)
         with progress(job.name, "step", job.steps) as done:
             trace = runner.run(asked, lambda count: done(count, ""))
-        if isinstance(trace, Trouble):
+        if isinstance(trace, Failure):
             if trace.kind is Reason.USAGE:
                 raise UsageError(trace.text)
             raise ProgramFailed(trace)

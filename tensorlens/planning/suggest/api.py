@@ -34,7 +34,7 @@ from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import Run, simulated
 from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble, catalogue
+from tensorlens.planning.trials.jobs import Choice, Failure, Job, Measured, Reason, catalogue
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
@@ -181,7 +181,7 @@ def _measured(processes: Runner, job: Job) -> Measured:
     result = processes.run(job)
     if isinstance(result, Measured):
         return result
-    assert isinstance(result, Trouble)
+    assert isinstance(result, Failure)
     raise ProgramFailed(replace(result, kind=Reason.FAILED, text=" ".join(result.text.split())))
 
 

@@ -12,11 +12,11 @@ attach(
         "jobs": (
             "CannotApply",
             "Choice",
+            "Failure",
             "Job",
             "Measured",
             "Program",
             "Reason",
-            "Trouble",
             "catalogue",
         ),
         "loaders_ahead": ("held_ahead",),

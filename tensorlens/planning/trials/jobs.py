@@ -193,7 +193,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Failure:
     """A run without figures."""
 
     kind: Reason
@@ -205,7 +205,7 @@ class Trouble:
     """Name of the signal that ended the process; empty if none did."""
 
 
-Result = Measured | Trace | Trouble
+Result = Measured | Trace | Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.jobs import CannotApply, Job, Reason, Result, Trouble
+from tensorlens.planning.trials.jobs import CannotApply, Failure, Job, Reason, Result
 from tensorlens.planning.trials.loaders_ahead import held_ahead
 from tensorlens.planning.trials.meter import Meter, RecordedStep
 from tensorlens.planning.trials.program_recording import ProgramRecording
@@ -87,7 +87,7 @@ def run_job(job: Job, bench: Bench) -> Result:
             text = bench.refusal(error, job.limit is not None)
             if text is None:
                 raise
-            return Trouble(Reason.OUT_OF_MEMORY, text)
+            return Failure(Reason.OUT_OF_MEMORY, text)
     optioned.finished()
     figures = explained.figures if explained and explained.figures else meter.figures()
     ahead, why = held_ahead()

@@ -30,6 +30,7 @@ from tensorlens.folders import scratch_file
 from tensorlens.guards import one_line
 from tensorlens.planning.trials.jobs import (
     OPTIONS,
+    Failure,
     Job,
     JobEnd,
     JobStart,
@@ -38,7 +39,6 @@ from tensorlens.planning.trials.jobs import (
     Progress,
     Reason,
     Result,
-    Trouble,
     WakeRequest,
 )
 from tensorlens.user_code import is_foreign
@@ -184,14 +184,14 @@ def _result(job: Job, send: Send) -> Result:
         with contextlib.suppress(OSError, ValueError):
             written.seek(0)
             text = written.read().decode("utf-8", "replace")
-        return _trouble(error, text, is_fake=job.mode is Mode.FAKE)
+        return _failure(error, text, is_fake=job.mode is Mode.FAKE)
 
 
-def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
+def _failure(error: BaseException, output: str, *, is_fake: bool) -> Failure:
     """Return the failure for an error: one line, the program's traceback and its last output."""
     if isinstance(error, TensorlensError):
         is_usage = isinstance(error, UsageError)
-        return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
+        return Failure(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
     whole = text = type(error).__name__
     # somebody's __str__ may fail
     with contextlib.suppress(Exception):
@@ -210,7 +210,7 @@ def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
         lines += ["it wrote last:", last]
     if is_fake and _WITHOUT_DATA.search(whole):
         lines.append(_ADVICE)
-    return Trouble(Reason.FAILED, text, "\n".join(lines))
+    return Failure(Reason.FAILED, text, "\n".join(lines))
 
 
 def _own_frames(error: BaseException) -> list[str]:

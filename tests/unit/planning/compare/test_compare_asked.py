@@ -10,7 +10,7 @@ from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.compare import options as compare_options
 from tensorlens.planning.compare import trials
-from tensorlens.planning.trials import Choice, Job, Measured, Program, Reason, Trouble, catalogue
+from tensorlens.planning.trials import Choice, Failure, Job, Measured, Program, Reason, catalogue
 
 
 def make_step():
@@ -130,9 +130,9 @@ class FakeLauncher:
         self.tried.append(job.batch)
         peak = self.fixed + self.each * job.batch
         if self.most is not None and job.batch > self.most:
-            return Trouble(Reason.FAILED, "IndexError: there is no such item")
+            return Failure(Reason.FAILED, "IndexError: there is no such item")
         if peak > job.limit:
-            return Trouble(Reason.OUT_OF_MEMORY, "no room")
+            return Failure(Reason.OUT_OF_MEMORY, "no room")
         return Measured("cpu", peak, None, 0, (), None)
 
 
@@ -181,7 +181,7 @@ def test_search_ends_at_any_failure():
 def test_a_signal_at_the_smallest_batch_may_mean_memory(signal, batch):
     class Ended(FakeLauncher):
         def run(self, job):
-            return Trouble(Reason.FAILED, "it is gone", signal=signal)
+            return Failure(Reason.FAILED, "it is gone", signal=signal)
 
     found = largest(Ended(0, 1), 1000)
     assert (found.batch, found.beyond + found.missing) == (batch, "1: it is gone")
