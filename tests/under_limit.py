@@ -29,7 +29,7 @@ def largest_batch(make_step, framework, lowest):
     job = Job(
         "only",
         target.program(make_step),
-        option.choice,
+        option.variant,
         framework,
         search_path(),
         batch=batch,

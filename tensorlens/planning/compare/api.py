@@ -32,7 +32,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, p
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import Done, progress
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import NO_STEP, Choice, Failure, Job, Measured, Reason
+from tensorlens.planning.trials.jobs import NO_STEP, Failure, Job, Measured, Reason, Variant
 from tensorlens.records.run import current_run
 
 Trial = tuple[str, Callable[[], Any]]
@@ -178,7 +178,7 @@ def compare(
         with_data=measured,
     )
     baseline = _baseline(known_options, baseline)
-    others = [each.choice for each in known_options if each.name != baseline]
+    others = [each.variant for each in known_options if each.name != baseline]
     if job.program.is_script and measured and others and all(map(_needs_step, others)):
         raise UsageError(f"{job.program.name}: {NO_STEP}")
     if measured:
@@ -235,7 +235,7 @@ def step_job(
     asked = program(make_step, with_data=with_data)
     # checked_options() and suggest() refuse any other
     known = cast(Framework, framework or framework_of(make_step, asked))
-    job = Job(asked.name, asked, Choice(), known, search_path(), device=device, batch=batch)
+    job = Job(asked.name, asked, Variant(), known, search_path(), device=device, batch=batch)
     if batch is not None and not _takes_batch(job, measured=with_data):
         raise UsageError(f"batch={batch}: {asked.name} is a script, which takes none")
     return replace(job, warmup=warmup, steps=steps, timeout=timeout)
@@ -247,9 +247,11 @@ def _takes_batch(job: Job, *, measured: bool) -> bool:
 
 
 def _request(job: Job, option: Option, spec: DeviceSpec) -> StepsRequest:
-    settings = option.choice.settings
+    settings = option.variant.settings
     shards = settings.get("shards", 1)
-    job = replace(job, name=job.program.name, choice=option.choice, steps=STEPS, world_size=shards)
+    job = replace(
+        job, name=job.program.name, variant=option.variant, steps=STEPS, world_size=shards
+    )
     return StepsRequest(job, spec, allocator_settings(settings.get("alloc_conf")))
 
 
@@ -265,16 +267,16 @@ def _measured_trials(
     """Return the runs of every option, in turns, then the searches for the largest batch."""
     jobs = []
     for option in options:
-        conf = option.choice.settings.get("alloc_conf")
+        conf = option.variant.settings.get("alloc_conf")
         parse_settings(conf or "")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
-        jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
+        jobs.append(replace(job, name=option.name, variant=option.variant, environment=environment))
     runs = [replace(each, explains=explain) for each in jobs] + jobs * (repeats - 1)
     trials: list[Trial] = [(each.name, partial(run_trial, each)) for each in runs]
     # only a script has no batch
     for each in jobs if capacity is not None and job.batch is not None else ():
         assert capacity is not None
-        multiple = each.choice.settings.get("accumulate", 1)
+        multiple = each.variant.settings.get("accumulate", 1)
         search = partial(largest_measured_batch, each, capacity, *batches, multiple)
         trials.append((each.name, search))
     return trials
@@ -291,8 +293,8 @@ def _outcomes(
     )
 
 
-def _needs_step(choice: Choice) -> bool:
-    return bool(choice.settings.keys() - {"alloc_conf"})
+def _needs_step(variant: Variant) -> bool:
+    return bool(variant.settings.keys() - {"alloc_conf"})
 
 
 def _notes(

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
+from tensorlens.planning.trials.jobs import OPTIONS, Catalogue, Variant, catalogue
 from tensorlens.planning.trials.pickling import pack
 
 OptionLike = Mapping[str, Any] | Callable[..., Any] | None
@@ -23,7 +23,7 @@ class Option:
     """One checked option, which can be pickled."""
 
     name: str
-    choice: Choice
+    variant: Variant
     settings: tuple[str, ...]
     """Texts for the record: ``optimizer=adam``."""
 
@@ -130,4 +130,4 @@ def _option(
         shown += (f"{getattr(function, '__name__', type(function).__name__)}()",)
     # in the catalogue's order, in which they are applied
     ordered = {key: settings[key] for key in known if key in settings}
-    return Option(name, Choice(ordered, {**arguments, **own}, parcel), shown)
+    return Option(name, Variant(ordered, {**arguments, **own}, parcel), shown)

@@ -94,7 +94,7 @@ def run_estimate(
 
     The request's capacity, if it has one, is for the largest batch from ``lowest`` to ``highest``.
     """
-    if "alloc_conf" in request.job.choice.settings and request.spec.card is None:
+    if "alloc_conf" in request.job.variant.settings and request.spec.card is None:
         return Failure(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
         # what an option leaves in a process of fake tensors must not reach the next option
@@ -141,7 +141,7 @@ def _largest_estimated_batch(
         spec.capacity,
         lowest,
         highest,
-        multiple=request.job.choice.settings.get("accumulate", 1),
+        multiple=request.job.variant.settings.get("accumulate", 1),
     )
     largest, beyond = found.estimate.largest, ""
     assert largest is not None

@@ -19,7 +19,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.progress import progress
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.jobs import Choice, Failure, Job, Mode, Reason
+from tensorlens.planning.trials.jobs import Failure, Job, Mode, Reason, Variant
 
 
 def estimate(
@@ -130,7 +130,7 @@ def request(
         return keras_request(target, spec, **of_keras)
     check_options(of_keras)
     asked = program(target, script_args)
-    job = Job(asked.name, asked, Choice({}, own), "torch", search_path())
+    job = Job(asked.name, asked, Variant({}, own), "torch", search_path())
     job = replace(job, steps=steps, world_size=world_size, of_keras=of_keras)
     return StepsRequest(job, spec, settings)
 
@@ -171,8 +171,8 @@ class StepsRequest:
     def ask(self, runner: Runner) -> Estimate:
         """Run the job and return the estimate."""
         job, spec = self.job, self.spec
-        if job.program.is_script and job.choice.arguments:
-            raise UsageError(_of_script(job.name, *job.choice.arguments))
+        if job.program.is_script and job.variant.arguments:
+            raise UsageError(_of_script(job.name, *job.variant.arguments))
         given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
         of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
         mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
@@ -197,9 +197,9 @@ class StepsRequest:
         """Return the request with another argument of the program's function."""
         if name in BATCHES:
             return replace(self, job=replace(self.job, batch=value, batch_argument=name))
-        choice = self.job.choice
-        changed = replace(choice, arguments={**choice.arguments, name: value})
-        return replace(self, job=replace(self.job, choice=changed))
+        variant = self.job.variant
+        changed = replace(variant, arguments={**variant.arguments, name: value})
+        return replace(self, job=replace(self.job, variant=changed))
 
 
 def _of_script(name: str, *arguments: str) -> str:

@@ -34,7 +34,7 @@ from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import Run, simulated
 from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Choice, Failure, Job, Measured, Reason, catalogue
+from tensorlens.planning.trials.jobs import Failure, Job, Measured, Reason, Variant, catalogue
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
@@ -142,7 +142,7 @@ def suggest(
         framework=framework,
     )
     device_spec("cuda" if device is None else device, None, None)
-    job = replace(job, choice=Choice(arguments=checked_arguments(arguments)), records=True)
+    job = replace(job, variant=Variant(arguments=checked_arguments(arguments)), records=True)
     run: Run = partial(
         compare,
         step,

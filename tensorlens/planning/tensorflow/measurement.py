@@ -78,7 +78,7 @@ class TensorflowMeter(Meter):
 def _optioned(job: Job, *, estimated: bool) -> Optioned:
     """Return the program of a job with its options applied."""
     stage = Stage(estimated=estimated, batch=job.batch)
-    settings = job.choice.settings
+    settings = job.variant.settings
     options = [kind(settings[name], stage) for name, kind in OPTIONS.items() if name in settings]
     return Optioned(job, stage, options, step_of)
 

@@ -140,7 +140,7 @@ def _begin_program(
     """Begin a program and return its step, or that of the Keras model that it made."""
     from tensorlens.planning.torch.options.program import begin
 
-    has_option = job.choice.settings or job.choice.parcel is not None
+    has_option = job.variant.settings or job.variant.parcel is not None
     made = ended_at_training(lambda: begin(job) if has_option else beginning(job))
     given = dict(job.of_keras)
     samples = given.pop("batch", None) or SAMPLES

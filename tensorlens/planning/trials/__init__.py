@@ -11,12 +11,12 @@ attach(
     {
         "jobs": (
             "CannotApply",
-            "Choice",
             "Failure",
             "Job",
             "Measured",
             "Program",
             "Reason",
+            "Variant",
             "catalogue",
         ),
         "loaders_ahead": ("held_ahead",),

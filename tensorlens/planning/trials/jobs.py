@@ -94,7 +94,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Variant:
     """A variant of a program: its arguments and its option."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Job:
     name: str
     """Name for messages: the program's, or the option's."""
     program: Program
-    choice: Choice
+    variant: Variant
     framework: Framework
     path: Sequence[str]
     """``sys.path`` of the asking process."""

@@ -142,7 +142,7 @@ class Optioned:
             made = beginning(replace(self._job, batch=self.stage.batch))
             return self._step_of(made, self.stage.batch, estimated=self.stage.estimated)
 
-        parcel = self._job.choice.parcel
+        parcel = self._job.variant.parcel
         if parcel is None:
             return checked_step(make_step(), self._job.program.name)
         return checked_step(unpack(parcel)(make_step), "the option's function")

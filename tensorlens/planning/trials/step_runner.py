@@ -29,7 +29,7 @@ def beginning(job: Job) -> Any:
     Raises:
         UsageError: the module or function does not exist, or takes no batch.
     """
-    program, options = job.program, job.choice.arguments
+    program, options = job.program, job.variant.arguments
     batch, keyword = job.batch, job.batch_argument
     sys.argv = [program.file or program.name, *program.arguments]
     if program.is_script:

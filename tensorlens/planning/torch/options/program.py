@@ -53,7 +53,7 @@ def begin(job: Job) -> Any:
 def optioned(job: Job, *, estimated: bool) -> Optioned:
     """Return the program of a job with its option; ``estimated``: on tensors without data."""
     stage = Stage(estimated=estimated, batch=job.batch)
-    return Optioned(job, stage, list(_options(job.choice.settings, stage)), step_of)
+    return Optioned(job, stage, list(_options(job.variant.settings, stage)), step_of)
 
 
 def _options(settings: Mapping[str, Any], stage: Stage) -> Iterator[Option]:

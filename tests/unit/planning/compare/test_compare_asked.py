@@ -10,7 +10,7 @@ from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.compare import options as compare_options
 from tensorlens.planning.compare import trials
-from tensorlens.planning.trials import Choice, Failure, Job, Measured, Program, Reason, catalogue
+from tensorlens.planning.trials import Failure, Job, Measured, Program, Reason, Variant, catalogue
 
 
 def make_step():
@@ -95,8 +95,8 @@ def test_settings_are_applied_in_the_catalogues_order():
         arguments={"width": 1, "depth": 3},
         with_data=True,
     )
-    assert list(option.choice.settings) == ["optimizer", "autocast"]
-    assert option.choice.arguments == {"width": 2, "depth": 3}
+    assert list(option.variant.settings) == ["optimizer", "autocast"]
+    assert option.variant.arguments == {"width": 2, "depth": 3}
     assert option.settings == ("autocast=bf16", "optimizer=sgd", "width=2")
 
 
@@ -137,7 +137,7 @@ class FakeLauncher:
 
 
 def largest(launcher, capacity, **more):
-    job = Job("a", Program("p"), Choice({}), "torch", ())
+    job = Job("a", Program("p"), Variant({}), "torch", ())
     with mock.patch.object(trials, "Runner", lambda: launcher):
         return trials.largest_measured_batch(job, capacity, **more)
 
