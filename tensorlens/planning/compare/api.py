@@ -32,7 +32,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, p
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import Done, progress
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import NO_STEP, Failure, Job, Measured, Reason, Variant
+from tensorlens.planning.trials.jobs import NO_STEP, Failure, Job, Measurement, Reason, Variant
 from tensorlens.records.run import current_run
 
 Trial = tuple[str, Callable[[], Any]]
@@ -192,7 +192,7 @@ def compare(
             for each in known_options
         ]
     results = _results(trials, executor)
-    successes = [each for each in results if isinstance(each, Measured | EstimatedOption)]
+    successes = [each for each in results if isinstance(each, Measurement | EstimatedOption)]
     return Comparison(
         outcomes=_outcomes(
             known_options, results, repeats, NO_CAPACITY if spec.capacity is None else NO_BATCH
@@ -298,7 +298,7 @@ def _needs_step(variant: Variant) -> bool:
 
 
 def _notes(
-    successes: Sequence[Measured | EstimatedOption], executor: Executor | None
+    successes: Sequence[Measurement | EstimatedOption], executor: Executor | None
 ) -> Iterator[str]:
     if executor is not None:
         yield "an executor ran the processes: where it ran several at once, times say less"

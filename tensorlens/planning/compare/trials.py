@@ -16,7 +16,7 @@ from tensorlens.planning.estimate.batches import largest_batch, largest_that_fit
 from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
-from tensorlens.planning.trials.jobs import Failure, Job, Measured, Reason, Result
+from tensorlens.planning.trials.jobs import Failure, Job, Measurement, Reason, Result
 from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
@@ -68,7 +68,7 @@ def largest_measured_batch(
                 steps=STEPS,
             )
             result = processes.run(trial)
-            if isinstance(result, Measured):
+            if isinstance(result, Measurement):
                 return min(result.peak_allocated, capacity)
             assert isinstance(result, Failure)
             refused[batch] = result
@@ -169,7 +169,7 @@ def outcome_of(
         )
     if isinstance(results[0], EstimatedOption):
         return results[0].outcome
-    runs = [each for each in results if isinstance(each, Measured)]
+    runs = [each for each in results if isinstance(each, Measurement)]
     first = runs[0]
     peaks = tuple(each.peak_allocated for each in runs)
     missing = dict(first.missing)

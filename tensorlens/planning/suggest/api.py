@@ -34,7 +34,7 @@ from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import Run, simulated
 from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Failure, Job, Measured, Reason, Variant, catalogue
+from tensorlens.planning.trials.jobs import Failure, Job, Measurement, Reason, Variant, catalogue
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
@@ -172,20 +172,20 @@ def suggest(
         return verified(suggestions, run, by_step=facts.is_graph, is_whole=facts.is_whole)
 
 
-def _measured(processes: Runner, job: Job) -> Measured:
+def _measured(processes: Runner, job: Job) -> Measurement:
     """Run the program, recorded.
 
     Raises:
         ProgramFailed: it raised an error, or its process crashed.
     """
     result = processes.run(job)
-    if isinstance(result, Measured):
+    if isinstance(result, Measurement):
         return result
     assert isinstance(result, Failure)
     raise ProgramFailed(replace(result, kind=Reason.FAILED, text=" ".join(result.text.split())))
 
 
-def _recorded_steps(measured: Measured, framework: Framework) -> RecordedSteps:
+def _recorded_steps(measured: Measurement, framework: Framework) -> RecordedSteps:
     if framework == TENSORFLOW and measured.device != "cpu":
         raise UsageError(_ON_HOST)
     assert measured.recorded is not None

@@ -23,7 +23,7 @@ from tensorlens.planning.tensorflow.keras_training import (
 from tensorlens.planning.tensorflow.options import OPTIONS, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
 from tensorlens.planning.trials.measurement import Bench, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
@@ -45,7 +45,7 @@ class TensorflowMeter(Meter):
         if is_initialized() and used_devices():
             tf.test.experimental.sync_devices()
 
-    def figures(self) -> Measured:
+    def figures(self) -> Measurement:
         """Return the peaks.
 
         Raises:
@@ -68,11 +68,11 @@ class TensorflowMeter(Meter):
     def _device_peaks(self) -> dict[str, int]:
         return self._highest
 
-    def _device_figures(self, device: str, setup: int) -> Measured:
+    def _device_figures(self, device: str, setup: int) -> Measurement:
         if not self._highest.get(device):
             raise CannotApply(f"nothing was allocated on {device}")
         missing = {"peak_reserved": "TensorFlow does not tell what its allocator holds"}
-        return Measured(device, self._highest[device], None, setup, (), None, missing=missing)
+        return Measurement(device, self._highest[device], None, setup, (), None, missing=missing)
 
 
 def _optioned(job: Job, *, estimated: bool) -> Optioned:

@@ -13,7 +13,7 @@ attach(
             "CannotApply",
             "Failure",
             "Job",
-            "Measured",
+            "Measurement",
             "Program",
             "Reason",
             "Variant",

@@ -142,7 +142,7 @@ class Job:
     """Options of a Keras model, if a program on fake tensors makes or trains one."""
     world_size: int = 1
     records: bool = False
-    """Whether the whole program is recorded, for :attr:`Measured.recorded`."""
+    """Whether the whole program is recorded, for :attr:`Measurement.recorded`."""
     explains: bool = False
     """Whether a further step is recorded, to name the largest parts of the peak."""
     limit: int | None = None
@@ -155,7 +155,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """Result of one run; sizes are bytes."""
 
     device: str
@@ -205,7 +205,7 @@ class Failure:
     """Name of the signal that ended the process; empty if none did."""
 
 
-Result = Measured | Trace | Failure
+Result = Measurement | Trace | Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.host.process_memory import status_sizes
-from tensorlens.planning.trials.jobs import Measured
+from tensorlens.planning.trials.jobs import Measurement
 from tensorlens.planning.trials.step_runner import END
 from tensorlens.recording.present.instants import instants, request_text
 from tensorlens.recording.present.remarks import culprits
@@ -54,7 +54,7 @@ class Meter:
         """Forget the marks so far: they were no steps."""
         self._setup = {}
 
-    def figures(self) -> Measured:
+    def figures(self) -> Measurement:
         """Return the peaks.
 
         Raises:
@@ -70,7 +70,7 @@ class Meter:
         if resident is None:
             missing["peak_reserved"] = "this system does not tell the peak of the resident set"
         peak = max(self._peaks, default=0)
-        return Measured(device, peak, resident, setup, (), None, missing=missing)
+        return Measurement(device, peak, resident, setup, (), None, missing=missing)
 
     def _device_bytes(self) -> dict[str, int]:
         """Return the bytes allocated on each accelerator now."""
@@ -80,7 +80,7 @@ class Meter:
         """Return the peak of each accelerator until the last mark."""
         raise NotImplementedError
 
-    def _device_figures(self, device: str, setup: int) -> Measured:
+    def _device_figures(self, device: str, setup: int) -> Measurement:
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class RecordedStep:
         self._steps = steps
         self._recording: LiveRecording | None = None
         self._is_done = False
-        self.figures: Measured | None = None
+        self.figures: Measurement | None = None
         """Figures of the steps before it; None if the program ended earlier."""
 
     def mark(self, name: str, row: int | None = None) -> None:

@@ -14,7 +14,7 @@ from tensorlens.planning.tensorflow.keras_training import step_of
 from tensorlens.planning.torch.options import models, training
 from tensorlens.planning.torch.options.models import Option, Stage
 from tensorlens.planning.trace import caution
-from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
 from tensorlens.planning.trials.measurement import Bench, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
@@ -86,10 +86,12 @@ class TorchMeter(Meter):
     def _device_peaks(self) -> dict[str, int]:
         return {f"cuda:{each}": torch.cuda.max_memory_allocated(each) for each in _cuda_devices()}
 
-    def _device_figures(self, device: str, setup: int) -> Measured:
+    def _device_figures(self, device: str, setup: int) -> Measurement:
         number = torch.device(device).index or 0
         allocated = torch.cuda.max_memory_allocated(number)
-        return Measured(device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None)
+        return Measurement(
+            device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None
+        )
 
 
 def _cuda_devices() -> range:

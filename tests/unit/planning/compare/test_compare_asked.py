@@ -10,7 +10,15 @@ from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.compare import options as compare_options
 from tensorlens.planning.compare import trials
-from tensorlens.planning.trials import Failure, Job, Measured, Program, Reason, Variant, catalogue
+from tensorlens.planning.trials import (
+    Failure,
+    Job,
+    Measurement,
+    Program,
+    Reason,
+    Variant,
+    catalogue,
+)
 
 
 def make_step():
@@ -133,7 +141,7 @@ class FakeLauncher:
             return Failure(Reason.FAILED, "IndexError: there is no such item")
         if peak > job.limit:
             return Failure(Reason.OUT_OF_MEMORY, "no room")
-        return Measured("cpu", peak, None, 0, (), None)
+        return Measurement("cpu", peak, None, 0, (), None)
 
 
 def largest(launcher, capacity, **more):
