@@ -35,10 +35,10 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process, or trace its step."""
-    from tensorlens.planning.tensorflow.measurement import BENCH, estimate_trace
+    from tensorlens.planning.tensorflow.measurement import HOOKS, estimate_trace
     from tensorlens.planning.trials.measurement import run_job
 
-    return estimate_trace(job) if job.mode is Mode.TRACED else run_job(job, BENCH)
+    return estimate_trace(job) if job.mode is Mode.TRACED else run_job(job, HOOKS)
 
 
 def step_watch(mark: Callable[[str], None]) -> Watch:

@@ -24,7 +24,7 @@ from tensorlens.planning.tensorflow.options import OPTIONS, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
-from tensorlens.planning.trials.measurement import Bench, host_limited
+from tensorlens.planning.trials.measurement import FrameworkHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
@@ -105,7 +105,7 @@ def _clear_session() -> None:
         keras.utils.clear_session(free_memory=False)
 
 
-BENCH = Bench(
+HOOKS = FrameworkHooks(
     seed=lambda: tf.random.set_seed(0),
     meter=TensorflowMeter,
     optioned=lambda job: _optioned(job, estimated=False),

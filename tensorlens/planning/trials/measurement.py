@@ -25,7 +25,7 @@ _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class FrameworkHooks:
     """A framework's part of a measured run."""
 
     seed: Callable[[], object]
@@ -47,17 +47,17 @@ class Bench:
     """Frees what the rehearsal left."""
 
 
-def run_job(job: Job, bench: Bench) -> Result:
+def run_job(job: Job, hooks: FrameworkHooks) -> Result:
     """Run a job and return its result."""
-    _seed(bench)
+    _seed(hooks)
     settings = job.program.global_settings or {}
     apply(settings)
-    if job.limit is not None and bench.rehearses():
-        _rehearse(job, bench)
+    if job.limit is not None and hooks.rehearses():
+        _rehearse(job, hooks)
         apply(settings)
-    meter = bench.meter(job.device)
+    meter = hooks.meter(job.device)
     losses: list[float | None] = []
-    optioned = bench.optioned(job)
+    optioned = hooks.optioned(job)
     made: list[Any] = []
     """Keeps the step, and with it its loaders, until they were looked at."""
 
@@ -73,18 +73,18 @@ def run_job(job: Job, bench: Bench) -> Result:
     recording = ProgramRecording(meter, job) if job.records else None
     explained = RecordedStep(meter, wanted) if job.explains and job.limit is None else None
     if explained is not None:
-        steps = StepRunner(wanted + 1, explained, explained.done, bench.when_stepped)
+        steps = StepRunner(wanted + 1, explained, explained.done, hooks.when_stepped)
     else:
         # a message for each step would be work for a processor that the next one needs
-        steps = StepRunner(wanted, recording or meter, lambda done: None, bench.when_stepped)
+        steps = StepRunner(wanted, recording or meter, lambda done: None, hooks.when_stepped)
     try:
-        with nullcontext() if job.limit is None else bench.limited(job.limit):
+        with nullcontext() if job.limit is None else hooks.limited(job.limit):
             steps.run(job.program, begin, call)
     except BaseException as error:
         # data may be too short for the step more: the figures are known by then
         is_of_more = explained is not None and explained.figures is not None
         if not (is_of_more and isinstance(error, Exception)):
-            text = bench.refusal(error, job.limit is not None)
+            text = hooks.refusal(error, job.limit is not None)
             if text is None:
                 raise
             return Failure(Reason.OUT_OF_MEMORY, text)
@@ -108,22 +108,22 @@ def run_job(job: Job, bench: Bench) -> Result:
     )
 
 
-def _rehearse(job: Job, bench: Bench) -> None:
+def _rehearse(job: Job, hooks: FrameworkHooks) -> None:
     """Run one small step and free it, so that libraries are loaded and threads started."""
     # a program may refuse so small a batch: what else is wrong with it shows in the run itself
     with contextlib.suppress(Exception):
-        step = bench.optioned(replace(job, batch=job.rehearsal)).begin()
+        step = hooks.optioned(replace(job, batch=job.rehearsal)).begin()
         if step is not None:
             step()
         del step
-    bench.cleared()
+    hooks.cleared()
     gc.collect()
 
 
-def _seed(bench: Bench) -> None:
+def _seed(hooks: FrameworkHooks) -> None:
     """Seed all generators, so that every option begins with the same random numbers."""
     random.seed(0)
-    bench.seed()
+    hooks.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(0)

@@ -33,10 +33,10 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process."""
-    from tensorlens.planning.torch.options.program import BENCH
+    from tensorlens.planning.torch.options.program import HOOKS
     from tensorlens.planning.trials.measurement import run_job
 
-    return run_job(job, BENCH)
+    return run_job(job, HOOKS)
 
 
 def step_watch(mark: Callable[[str], None]) -> Watch:

@@ -15,7 +15,7 @@ from tensorlens.planning.torch.options import models, training
 from tensorlens.planning.torch.options.models import Option, Stage
 from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
-from tensorlens.planning.trials.measurement import Bench, host_limited
+from tensorlens.planning.trials.measurement import FrameworkHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
@@ -114,7 +114,7 @@ def _refusal(error: BaseException, _limited: bool) -> str | None:
     return None if request is None else request.text
 
 
-BENCH = Bench(
+HOOKS = FrameworkHooks(
     seed=lambda: torch.manual_seed(0),
     meter=TorchMeter,
     optioned=lambda job: optioned(job, estimated=False),
@@ -125,4 +125,4 @@ BENCH = Bench(
     ),
     rehearses=lambda: not torch.cuda.is_available(),
 )
-"""torch's part in the running of a trial."""
+"""torch's part of a measured trial."""
