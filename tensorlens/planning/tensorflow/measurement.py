@@ -26,7 +26,7 @@ from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
 from tensorlens.planning.trials.measurement import FrameworkHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
-from tensorlens.planning.trials.stage import Optioned
+from tensorlens.planning.trials.stage import ProgramWithOptions
 
 _NO_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """Messages of kernels and libraries that got no memory from the system."""
@@ -75,12 +75,12 @@ class TensorflowMeter(Meter):
         return Measurement(device, self._highest[device], None, setup, (), None, missing=missing)
 
 
-def _optioned(job: Job, *, estimated: bool) -> Optioned:
+def _program_with_options(job: Job, *, estimated: bool) -> ProgramWithOptions:
     """Return the program of a job with its options applied."""
     stage = Stage(estimated=estimated, batch=job.batch)
     settings = job.variant.settings
     options = [kind(settings[name], stage) for name, kind in OPTIONS.items() if name in settings]
-    return Optioned(job, stage, options, step_of)
+    return ProgramWithOptions(job, stage, options, step_of)
 
 
 def _refusal(error: BaseException, limited: bool) -> str | None:
@@ -108,7 +108,7 @@ def _clear_session() -> None:
 HOOKS = FrameworkHooks(
     seed=lambda: tf.random.set_seed(0),
     meter=TensorflowMeter,
-    optioned=lambda job: _optioned(job, estimated=False),
+    program=lambda job: _program_with_options(job, estimated=False),
     when_stepped=when_stepped,
     refusal=_refusal,
     limited=_limit_memory,
@@ -134,7 +134,7 @@ def estimate_trace(job: Job) -> Trace:
     """
     keras("an estimate")
     apply(job.program.global_settings or {})
-    made = _optioned(job, estimated=True)
+    made = _program_with_options(job, estimated=True)
     step = made.begin()
     if step is None:
         raise CannotApply("an estimate needs a make_step() that returns step()")

@@ -16,9 +16,9 @@ from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import CannotApply, Failure, Job, Reason, Result
 from tensorlens.planning.trials.loaders_ahead import held_ahead
-from tensorlens.planning.trials.meter import Meter, RecordedStep
+from tensorlens.planning.trials.meter import ExtraStepRecorder, Meter
 from tensorlens.planning.trials.program_recording import ProgramRecording
-from tensorlens.planning.trials.stage import Optioned
+from tensorlens.planning.trials.stage import ProgramWithOptions
 from tensorlens.planning.trials.step_runner import StepRunner, loss_of
 
 _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
@@ -32,7 +32,7 @@ class FrameworkHooks:
     """Seeds the framework's generators with 0."""
     meter: Callable[[str | None], Meter]
     """Returns a meter that measures from now on; its argument is the device of the figures."""
-    optioned: Callable[[Job], Optioned]
+    program: Callable[[Job], ProgramWithOptions]
     """Returns the program with its options."""
     when_stepped: Callable[[Callable[[], None]], Callable[[], None]]
     """Calls a function after each optimizer step; returns a function that ends it."""
@@ -57,7 +57,7 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
         apply(settings)
     meter = hooks.meter(job.device)
     losses: list[float | None] = []
-    optioned = hooks.optioned(job)
+    program = hooks.program(job)
     made: list[Any] = []
     """Keeps the step, and with it its loaders, until they were looked at."""
 
@@ -66,14 +66,14 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
         meter.wait()
 
     def begin() -> Any:
-        made.append(optioned.begin() if recording is None else recording.begin(optioned.begin))
+        made.append(program.begin() if recording is None else recording.begin(program.begin))
         return made[0]
 
     wanted = job.warmup + job.steps
     recording = ProgramRecording(meter, job) if job.records else None
-    explained = RecordedStep(meter, wanted) if job.explains and job.limit is None else None
-    if explained is not None:
-        steps = StepRunner(wanted + 1, explained, explained.done, hooks.when_stepped)
+    recorder = ExtraStepRecorder(meter, wanted) if job.explains and job.limit is None else None
+    if recorder is not None:
+        steps = StepRunner(wanted + 1, recorder, recorder.done, hooks.when_stepped)
     else:
         # a message for each step would be work for a processor that the next one needs
         steps = StepRunner(wanted, recording or meter, lambda done: None, hooks.when_stepped)
@@ -82,14 +82,14 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
             steps.run(job.program, begin, call)
     except BaseException as error:
         # data may be too short for the step more: the figures are known by then
-        is_of_more = explained is not None and explained.figures is not None
+        is_of_more = recorder is not None and recorder.figures is not None
         if not (is_of_more and isinstance(error, Exception)):
             text = hooks.refusal(error, job.limit is not None)
             if text is None:
                 raise
             return Failure(Reason.OUT_OF_MEMORY, text)
-    optioned.finished()
-    figures = explained.figures if explained and explained.figures else meter.figures()
+    program.finished()
+    figures = recorder.figures if recorder and recorder.figures else meter.figures()
     ahead, why = held_ahead()
     missing = {**figures.missing, **({"held_ahead": why} if why else {})}
     known = [loss for loss in losses[:wanted] if loss is not None]
@@ -101,8 +101,8 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
         losses=None if "losses" in missing else tuple(known),
         held_ahead=ahead,
         step_peaks=figures.step_peaks[job.warmup :],
-        notes=tuple(optioned.stage.notes),
-        at_peak=explained.at_peak() if explained else {},
+        notes=tuple(program.stage.notes),
+        at_peak=recorder.at_peak() if recorder else {},
         missing=missing,
         recorded=None if recording is None else recording.result,
     )
@@ -112,7 +112,7 @@ def _rehearse(job: Job, hooks: FrameworkHooks) -> None:
     """Run one small step and free it, so that libraries are loaded and threads started."""
     # a program may refuse so small a batch: what else is wrong with it shows in the run itself
     with contextlib.suppress(Exception):
-        step = hooks.optioned(replace(job, batch=job.rehearsal)).begin()
+        step = hooks.program(replace(job, batch=job.rehearsal)).begin()
         if step is not None:
             step()
         del step

@@ -84,7 +84,7 @@ class Meter:
         raise NotImplementedError
 
 
-class RecordedStep:
+class ExtraStepRecorder:
     """Records one further step to name the largest parts of the peak.
 
     It stands before a meter and passes marks on, except for those from that step on.

@@ -99,7 +99,7 @@ def missing_blocks(setting: str, models: Iterable[object], rule: str) -> CannotA
     return CannotApply(f"{setting} finds no repeated blocks in {names}: {rule}")
 
 
-class Optioned:
+class ProgramWithOptions:
     """A program with its options, in the order in which they act."""
 
     def __init__(

@@ -17,7 +17,7 @@ from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
 from tensorlens.planning.trials.measurement import FrameworkHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
-from tensorlens.planning.trials.stage import Optioned
+from tensorlens.planning.trials.stage import ProgramWithOptions
 
 _OPTIONS: dict[str, type[Option]] = {
     "set_to_none": training.SetToNone,
@@ -36,7 +36,7 @@ _OPTIMIZER_SETTINGS = ("optimizer", "fused", "foreach")
 
 def begin(job: Job) -> Any:
     """Begin a program with an option on tensors without data; return its step."""
-    made = optioned(job, estimated=True)
+    made = program_with_options(job, estimated=True)
     step = made.begin()
     for note in made.stage.notes:
         caution(note)
@@ -50,10 +50,10 @@ def begin(job: Job) -> Any:
     return checked
 
 
-def optioned(job: Job, *, estimated: bool) -> Optioned:
+def program_with_options(job: Job, *, estimated: bool) -> ProgramWithOptions:
     """Return the program of a job with its option; ``estimated``: on tensors without data."""
     stage = Stage(estimated=estimated, batch=job.batch)
-    return Optioned(job, stage, list(_options(job.variant.settings, stage)), step_of)
+    return ProgramWithOptions(job, stage, list(_options(job.variant.settings, stage)), step_of)
 
 
 def _options(settings: Mapping[str, Any], stage: Stage) -> Iterator[Option]:
@@ -88,10 +88,8 @@ class TorchMeter(Meter):
 
     def _device_figures(self, device: str, setup: int) -> Measurement:
         number = torch.device(device).index or 0
-        allocated = torch.cuda.max_memory_allocated(number)
-        return Measurement(
-            device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None
-        )
+        peaks = (torch.cuda.max_memory_allocated(number), torch.cuda.max_memory_reserved(number))
+        return Measurement(device, *peaks, setup, (), None)
 
 
 def _cuda_devices() -> range:
@@ -117,7 +115,7 @@ def _refusal(error: BaseException, _limited: bool) -> str | None:
 HOOKS = FrameworkHooks(
     seed=lambda: torch.manual_seed(0),
     meter=TorchMeter,
-    optioned=lambda job: optioned(job, estimated=False),
+    program=lambda job: program_with_options(job, estimated=False),
     when_stepped=when_stepped,
     refusal=_refusal,
     limited=lambda nbytes: (_limited_devices if torch.cuda.is_available() else host_limited)(
