@@ -357,6 +357,19 @@ def test_loader_subclass_is_read():
     assert "inside enumerate" in tensorlens.inputs(loop).name
 
 
+def test_accelerate_holds_one_batch_more_inside_a_loop_too():
+    data_loader = pytest.importorskip("accelerate.data_loader")
+    loader = loader_of(Counting(), num_workers=1, prefetch_factor=2)
+    prepared = data_loader.prepare_data_loader(loader, put_on_device=False)
+    loop = enumerate(prepared)
+    assert tensorlens.inputs(loop).max_batches == 3
+    next(loop)
+    for given in (prepared, loop, zip(loop, range(3), strict=False)):
+        assert tensorlens.inputs(given).max_batches == 3
+    plain = zip(enumerate(loader), prepared, strict=False)
+    assert tensorlens.inputs(plain).max_batches == 2
+
+
 def test_two_loops_over_one_loader_add_up():
     loader = loader_of(Counting(), num_workers=1, prefetch_factor=2)
     first, second = iter(loader), iter(loader)

@@ -8,6 +8,7 @@ import queue
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks.queues import batch_bytes, bounded_queue, total
@@ -24,7 +25,6 @@ _WRAPPING = (
 """Attributes of loaders that wrap others."""
 _STANDARD = (enumerate, zip, map, filter, reversed)
 _DEEPEST = 6
-_LOOKAHEAD = "accelerate.data_loader"
 KEY = "queued"
 LABEL = "queued input"
 _WORKERS = (
@@ -39,17 +39,18 @@ _FILLED = "more than there was beside tensors when the rest was read"
 
 def find_queue(item: Any, example: Any) -> Queue | None:
     """Return the queue that an object is or wraps; None if there is none."""
-    waiting, seen = [(item, 0)], set()
+    waiting, seen = [(item, 0, False)], set()
     while waiting:
-        each, depth = waiting.pop(0)
+        each, depth, looks_ahead = waiting.pop(0)
         if id(each) in seen:
             continue
         seen.add(id(each))
         found = _known(each, example) or (None if depth else _plain(each))
         if found is not None:
-            return _wrapped(found, item) if each is not item else found
+            return _wrapped(found, item, looks_ahead) if each is not item else found
+        looks_ahead = looks_ahead or _is_of_accelerate(each)
         if depth < _DEEPEST:
-            waiting += [(inner, depth + 1) for inner in _inside(each)]
+            waiting += [(inner, depth + 1, looks_ahead) for inner in _inside(each)]
     return _generator(item) if type(item) is types.GeneratorType else None
 
 
@@ -166,10 +167,16 @@ def _inside(item: Any) -> Iterator[Any]:
             yield content[name]
 
 
-def _wrapped(queue: Queue, item: Any) -> Queue:
-    name = class_name(item)
-    found = replace(queue, name=f"{queue.name}, inside {name}")
-    if not str(type(item).__module__).startswith(_LOOKAHEAD):
+def _is_of_accelerate(item: Any) -> bool:
+    """Tell whether an object is a loader of accelerate, or the generator of one."""
+    if type(item) is types.GeneratorType:
+        return Path(item.gi_code.co_filename).parts[-2:] == ("accelerate", "data_loader.py")
+    return type(item).__module__ == "accelerate.data_loader"
+
+
+def _wrapped(queue: Queue, item: Any, looks_ahead: bool) -> Queue:
+    found = replace(queue, name=f"{queue.name}, inside {class_name(item)}")
+    if not looks_ahead:
         return found
     note = "accelerate holds one batch more, to know which is the last (accelerate/data_loader.py)"
     more = None if found.max_batches is None else found.max_batches + 1
