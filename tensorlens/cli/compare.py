@@ -47,11 +47,12 @@ examples:
   tensorlens compare train.py:make_step --set batch=32 -o options.html
 
 PROGRAM is a function that builds model, optimizer and data and returns step(),
-which may return its loss. --option has a name, or none, and settings with
-commas between them; what is no setting is an argument of the function. The
-program as it is is the baseline, unless an option is called so or --baseline
-names one; without any option the usual ones are compared, and a name of
-theirs alone (checkpoint, bf16, offload; recompute, sgd) is that option.
+which may return its loss. --option takes an optional name, then settings
+separated by commas; a word that is not one of the settings below is passed to
+the function. The unmodified program is the baseline, unless an option is
+called "baseline" or --baseline names another. Without --option the usual
+options are compared; --option NAME with one of their names (checkpoint, bf16,
+offload; recompute, sgd) takes that one.
 
 settings of torch:
 {torch}
@@ -64,7 +65,7 @@ The exit code is 0 when at least one option ran, else 1; 2 for a usage error.
 
 
 _COMPARE_NUMBERS = {
-    "batch": "what the function is called with",
+    "batch": "the batch that the function is called with",
     "lowest": "the smallest batch to try (1)",
     "highest": "the largest batch to try",
     "warmup": "steps before those that are timed (1)",
@@ -116,7 +117,7 @@ def add_compare(subparsers: Any) -> None:
 
 
 def _take_program(args: argparse.Namespace) -> None:
-    """Take the program from behind the settings of the last option, where it was written."""
+    """Take the program from the end of the last ``--option``, whose ``nargs="+"`` has taken it."""
     if args.program is not None:
         return
     words = args.option[-1] if args.option else []
@@ -155,7 +156,7 @@ def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Map
     if not args.option:
         return _USUAL[framework]
     known, parameters = catalogue(framework), None
-    with suppress(UsageError):  # a program that is none is refused where it is asked for
+    with suppress(UsageError):  # compare() refuses a program that cannot be found
         parameters = parameters_of(program(args.program))
     options: dict[str, Mapping[str, Any]] = {}
     for name, *words in args.option:
@@ -164,8 +165,8 @@ def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Map
         if not words and name in _USUAL[framework]:
             options[name] = _USUAL[framework][name]
             continue
-        # settings that nobody gave a name are called as they are written
-        settings = words or [name] * ("=" in name)
+        # without a name, the settings are their own name
+        settings = words or ([name] if "=" in name else [])
         options[name] = parse_option(
             [each for word in settings for each in _split(word)], known, parameters
         )
@@ -175,17 +176,19 @@ def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Map
 
 
 def _unmodified(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the option that changes nothing, where none is called the baseline."""
+    """Return the name of the option without settings, if none is named ``baseline``."""
     if _BASELINE in options:
         return None
     return next((name for name, settings in options.items() if not settings), None)
 
 
 def _split(text: str) -> list[str]:
-    """Return settings between commas; a comma in brackets or after a colon's value stays."""
+    """Split settings at commas; a part without ``=`` belongs to the setting before it.
+
+    ``alloc_conf=expandable_segments:True,max_split_size_mb:128`` is one setting.
+    """
     parts: list[str] = []
     for part in filter(None, text.split(",")):
-        # expandable_segments:True,max_split_size_mb:128 is one value
         if parts and "=" not in part:
             parts[-1] += f",{part}"
         else:

@@ -58,11 +58,12 @@ class LiveLines:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._followed: list[Steps] = []
+        self._readers: list[Steps] = []
+        """One for each framework: its live blocks by the line that allocated them."""
         self._notes: list[str] = []
         for each in adapters():
             try:
-                self._followed.append(each.follow())
+                self._readers.append(each.follow())
             except Exception as error:
                 self._notes.append(f"{each.name}: lines are not noted: {reason(error)}")
         self._most: dict[tuple[int, int], int] = {}
@@ -72,8 +73,8 @@ class LiveLines:
         """Return the first lines in the given order."""
         found = {
             (number, birth): (blocks, nbytes)
-            for number, steps in enumerate(self._followed)
-            for birth, (blocks, nbytes) in steps.figures().lines.items()
+            for number, reader in enumerate(self._readers)
+            for birth, (blocks, nbytes) in reader.figures().lines.items()
         }
         for key, (_, nbytes) in found.items():
             self._most[key] = max(nbytes, self._most.get(key, 0))
@@ -83,8 +84,8 @@ class LiveLines:
             return {Sort.NOW: nbytes, Sort.MOST: most, Sort.BLOCKS: blocks}[sort], most
 
         keys = sorted(self._most, key=order, reverse=True)
-        notes = [*self._notes, *(note for steps in self._followed for note in steps.notes())]
-        if self._followed and not found:
+        notes = [*self._notes, *(note for reader in self._readers for note in reader.notes())]
+        if self._readers and not found:
             notes.insert(0, _NO_LINES)
         return LineTotals(
             seconds=time.monotonic() - self._start,
@@ -93,20 +94,20 @@ class LiveLines:
         )
 
     def _row(self, key: tuple[int, int], figures: tuple[int, int]) -> LineTotal:
-        steps, birth = self._followed[key[0]], key[1]
-        line = steps.line(birth)
+        reader, birth = self._readers[key[0]], key[1]
+        line = reader.line(birth)
         blocks, nbytes = figures
         text = place(line, function=True) if line is not None else ""
-        return LineTotal(text, steps.device(birth), nbytes, self._most[key], blocks)
+        return LineTotal(text, reader.device(birth), nbytes, self._most[key], blocks)
 
     def close(self) -> None:
         """Stop recording lines."""
-        for steps in self._followed:
+        for reader in self._readers:
             with suppress(Exception):
-                steps.close()
+                reader.close()
 
 
-_BY_TYPE = re.compile("<(?!lambda>)")
+_TYPE_NAME = re.compile("<(?!lambda>)")
 
 
 class Session:
@@ -116,7 +117,7 @@ class Session:
         self._steps = steps
         self._levels = LevelReader()
         self._measures: tuple[MemReporter, LiveLines] | None = None
-        """Allocating lines are recorded while a reporter exists."""
+        """Made at the first request: from then on allocating lines are recorded."""
 
     def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to a request; an ``error`` if it fails."""
@@ -133,7 +134,7 @@ class Session:
             self._measures[1].close()
 
     def _answer(self, ask: Ask, request: Mapping[str, Any]) -> dict[str, Any]:
-        # an error here is the reply to the first request
+        # made here, so that an error becomes the reply
         self._measures = self._measures or (MemReporter(), LiveLines())
         reporter, lines = self._measures
         match ask:
@@ -142,7 +143,7 @@ class Session:
             case Ask.LINES:
                 return asdict(lines.totals(Sort(request["sort"])))
             case Ask.TENSORS:
-                return asdict(_tensors(reporter))
+                return asdict(_tensor_totals(reporter))
             case Ask.SNAPSHOT:
                 path = _checked(request["file"])
                 return {"text": f"wrote {formats.save(reporter.snapshot(), path)}"}
@@ -163,16 +164,16 @@ class Session:
         )
 
 
-def _tensors(reporter: MemReporter) -> TensorTotals:
-    """Take a census."""
+def _tensor_totals(reporter: MemReporter) -> TensorTotals:
+    """Return the live tensors, largest first, and the bytes of each role."""
     start = time.perf_counter()
     snapshot = reporter.snapshot()
     taken = time.perf_counter() - start
     devices = [each for each in inventories(snapshot, View(top=_ROWS)) if each.is_memory]
     rows = [
         TensorTotal(
-            # held only by a library's frame, its name is a type, e.g. <cell>: show none
-            name="" if _BY_TYPE.match(row.name) else printable(row.name),
+            # a tensor that only a library's frame holds is named by a type, <cell>: show no name
+            name="" if _TYPE_NAME.match(row.name) else printable(row.name),
             count=row.count,
             role=row.first.role,
             device=each.device,
@@ -228,7 +229,7 @@ class Server:
         self._steps = StepCounter()
 
     def start(self, follows_steps: bool) -> None:
-        """Serve, with the frameworks that are imported now; the second time take up the others.
+        """Start serving; called again as more frameworks are imported, count their steps too.
 
         Raises:
             TensorlensError: there is no place for a socket.
@@ -247,7 +248,7 @@ class Server:
             os.register_at_fork(after_in_child=self._forget)
         if follows_steps:
             for each in adapters():
-                # from the first allocation on, so that the bytes are all there are
+                # made early: the counter must see every allocation for complete bytes
                 each.cpu_counter()
                 self._steps.follow(each)
 
@@ -269,7 +270,7 @@ class Server:
         for each in (self._listening, *self._connections):
             if each is not None:
                 with suppress(OSError):
-                    # now, whoever reads from it
+                    # at once, even if a file object still uses the socket
                     os.close(each.detach())
         self._listening = None
         self._connections.clear()
@@ -280,7 +281,7 @@ class Server:
             try:
                 connection, _ = listening.accept()
             except OSError:
-                # no file is left; or the end
+                # out of file descriptors, or the server was closed
                 time.sleep(_RETRY_SECONDS)
                 continue
             self._connections.add(connection)

@@ -23,7 +23,7 @@ def simulated(function):
     concrete = function.get_concrete_function()
     graph = concrete.graph
     feeds = [StepInput(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
-    traced = TracedStep(function=concrete, variables=[], feeds=feeds, gradients={}, layers=None)
+    traced = TracedStep(function=concrete, variables=[], feeds=feeds, gradients={}, model=None)
     requests = Requests()
     execute(traced, optimized(traced), TraceRequest(1, device="cpu"), requests, pytest.fail)
     return sorted(requests.sizes[requests.sizes_before :])

@@ -24,7 +24,11 @@ def diagnose() -> list[Finding]:
         counter_finding("cpu", counter),
         native_counter(is_native, cpu.fallback_reason(), origin(TAP)),
         part("snapshots", unread, "tensors and variables are read natively"),
-        part("graph functions", not_followed(), "nodes go to the lines that made them"),
+        part(
+            "graph functions",
+            not_followed(),
+            "memory of graph nodes goes to the lines that made them",
+        ),
         part(
             "gpu",
             None if gpu else no_gpu,

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
 """Exceptions that end an iteration and are no failure of a line."""
-_STOPS = frozenset({"_StopRecomputationError"})
-"""Names of frameworks' own: torch.utils.checkpoint ends its second forward by this one."""
+_STOP_NAMES = frozenset({"_StopRecomputationError"})
+"""Frameworks' exceptions that are no failure either: torch.utils.checkpoint ends a recomputed
+forward with this one."""
 _NO_MEMORY = "there was no memory to measure a line with"
 
 
@@ -30,8 +31,8 @@ class Activation:
     """
 
     __slots__ = (
-        "accounts", "began", "called", "code", "entered", "frame", "highest_peaks", "inner",
-        "lineno", "missed_peaks", "resumed", "start", "thread",
+        "accounts", "began_ns", "called", "code", "entered", "frame", "highest_peaks",
+        "hit_counted", "inner", "lineno", "missed_peaks", "start", "thread",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
@@ -42,13 +43,15 @@ class Activation:
         """``id()`` of the frame; 0 if unknown."""
         self.lineno = 0
         self.start: Sequence[int] | None = None
+        """Figures when the running line began; None while nothing is charged."""
         self.entered: Sequence[int] = ()
         """Figures when the frame started or resumed."""
         self.inner: list[int] = []
-        """Bytes per slot left by profiled calls of the running line."""
-        self.began = 0
-        self.resumed = False
-        """Whether this hit of the running line was counted before, at a yield."""
+        """Bytes left by profiled calls of the running line, by device."""
+        self.began_ns = 0
+        """Time at which the running line began."""
+        self.hit_counted = False
+        """Whether the running line's hit is counted: at a yield, or at a block's begin or end."""
         self.called = False
         """Whether a profiled frame of the same thread called it."""
         self.missed_peaks: list[int] = []
@@ -84,16 +87,16 @@ class Activation:
                 # a device first used during this line held nothing at its start
                 start = (*start, *(0,) * (len(figures) - len(start)))
             for account in self.accounts:
-                self._charge_line(account, start, figures, now - self.began)
+                self._charge_line(account, start, figures, now - self.began_ns)
             if self.inner:
                 self.inner = []
-            self.resumed = False
+            self.hit_counted = False
         for account in self.accounts:
             passes = account.backward_passes
             if passes and (lineno in passes or self.lineno in passes):
                 self._update_backward_passes(passes, lineno, start, figures)
         self.lineno = lineno
-        self.began = perf_counter_ns()
+        self.began_ns = perf_counter_ns()
         self.start = figures
 
     def _charge_line(
@@ -101,14 +104,14 @@ class Activation:
     ) -> None:
         """Add a hit of the running line to its figures in ``account``.
 
-        The hot path: a cell is updated without a call or a loop. CPython switches threads only
-        at those, so that no update by another thread is lost.
+        The hot path. After ``note_survivors()`` a cell is updated without a call or a jump back:
+        CPython switches threads only at those, so no update by another thread is lost.
         """
         stats = account.lines.get(self.lineno) or account.line(self.lineno)
         if len(stats.cells) * WIDTH < len(figures):
             stats.widen(len(figures) // WIDTH, self.thread.lock)
         stats.time_ns += time_ns
-        if not self.resumed:
+        if not self.hit_counted:
             stats.hits += 1
         at = 0
         for cell in stats.cells:
@@ -161,7 +164,7 @@ class Activation:
         """Go on inside ``lineno`` after a yield, without counting another hit."""
         self.enter()
         self.line(lineno)
-        self.resumed = True
+        self.hit_counted = True
 
     def finish(self, error: BaseException | None = None) -> None:
         """Charge the last line at a return or yield, or when ``error`` leaves the frame."""
@@ -187,10 +190,10 @@ class Activation:
             stats.raised = text
 
     def add_account(self, account: Account) -> None:
-        """Charge ``account`` as well, from the next line on, for a block that begins."""
+        """Charge ``account`` as well from here on, as a ``with`` block begins."""
         if self.start is not None:
             self.line(self.lineno)
-            self.resumed = True
+            self.hit_counted = True
         self.accounts = (*self.accounts, account)
         account.calls += 1
 
@@ -198,7 +201,7 @@ class Activation:
         """Undo :meth:`add_account`; ``error`` is the exception that ended the block."""
         if self.start is not None:
             self.line(self.lineno)
-            self.resumed = True
+            self.hit_counted = True
         others = tuple(other for other in self.accounts if other is not account)
         self.accounts = (account,)
         if error is not None and is_failure(error):
@@ -215,6 +218,7 @@ class Activation:
         for slot, allocated in enumerate(last[::WIDTH]):
             if slot == len(self.inner):
                 self.inner.append(0)
+            # a slice: a device that was first used since then is missing and counts as 0
             self.inner[slot] += allocated - sum(first[slot * WIDTH : slot * WIDTH + 1])
 
     def with_missed_peaks(self, figures: Sequence[int]) -> list[int]:
@@ -271,7 +275,7 @@ def _line_in(error: BaseException, code: CodeType) -> int | None:
 
 def is_failure(error: BaseException) -> bool:
     """Return whether ``error`` is a failure of the line, and not the end of an iteration."""
-    return not isinstance(error, _ENDINGS) and type(error).__name__ not in _STOPS
+    return not isinstance(error, _ENDINGS) and type(error).__name__ not in _STOP_NAMES
 
 
 def error_line(error: BaseException) -> str:

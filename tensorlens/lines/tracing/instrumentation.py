@@ -55,13 +55,13 @@ class Instrumentation(EventSource):
         self._compiled: set[int] | None = None
         """Identities of code at which compiled calls begin; None if to be asked for again."""
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
-        """Identity of a code exchanged before it ran, to that code and the same with hooks."""
+        """Identity of a code replaced before it ran, to that code and the same with hooks."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
         """Watches for compilers that are about to read functions, while any are installed."""
         self._running = RunningFrames(tracer.thread)
 
     def unwatch(self, code: CodeType) -> None:
-        """Restore the code of functions that exchanged code has defined."""
+        """Give functions that were made while the exchanged code ran their own code back."""
         _, hooked = self._exchanged.pop(id(code), (None, None))
         if hooked is None or not code.co_flags & CO_OPTIMIZED:
             return
@@ -148,8 +148,8 @@ class Instrumentation(EventSource):
     def _step_aside(self, codes: Container[int] | None) -> None:
         """Restore the code of functions that a compiler will read and that are not running.
 
-        It must read the program's own code, and compiled code is dropped when the code of a
-        function it was made from changes.
+        A compiler must not read hooks, and it drops compiled code once the code of a function
+        behind it changes: so the hooks go before it reads.
 
         Args:
             codes: identities of the code that it reads; None if it may read any.
@@ -193,11 +193,14 @@ class _HookCalls:
         }
 
     def line(self, item: Instr, *, moved: bool = False) -> list[Instr]:
-        """Report the line of ``item``; with ``moved`` only if another line ran before."""
+        """Return the instructions that report the line of ``item``.
+
+        With ``moved`` they report it only if another line ran before.
+        """
         return self.event("moved" if moved else "line", item, item.lineno)
 
     def event(self, event: str, item: Instr, argument: object = 0) -> list[Instr]:
-        """Report an event at the location of ``item``."""
+        """Return the instructions that report an event at the location of ``item``."""
         # the first line event of a trace function comes after the start and has another line
         where = _NOWHERE if event == "start" else item.location
         return [
@@ -210,7 +213,7 @@ class _HookCalls:
         ]
 
     def handler(self, label: Label) -> list[Any]:
-        """Report the exception that leaves the frame, and raise it again unchanged.
+        """Return the handler that reports the exception leaving the frame and raises it unchanged.
 
         The stack holds the exception, and below it the offset of the instruction that raised it,
         for RERAISE 1; the cleanup is the one that the compiler makes for any handler.
@@ -360,7 +363,11 @@ def _targets(source: Bytecode) -> dict[Label, Instr]:
 def _with_line_hook(
     before: Instr | None, pending: list[Any], item: Instr, starts: _LineStarts, calls: _HookCalls
 ) -> list[Any]:
-    """Return the items before ``item``: ``pending``, and a hook on the ways that start a line."""
+    """Return the items before ``item``: the labels in ``pending``, and a hook.
+
+    The hook runs on every way to ``item`` that starts a line, by falling through or by a jump, and
+    on no other.
+    """
     line = _line_of(item)
     assert before is not None and line is not None
     falls_through = before.name not in _NEVER_FALLS_THROUGH
@@ -369,12 +376,14 @@ def _with_line_hook(
     jumps = [jump for label in labels for jump in starts.get(label, ())]
     if not any(jump is not False for jump in jumps):
         call = calls.line(item) if fall_starts_line else []
-        # jumps within the line arrive after the hook
+        # no jump starts a line; jumps arrive after the hook
         return [*call, *pending] if jumps else [*pending, *call]
     if not all(jumps):
+        # some jumps may not start a line: the hook compares lines as it runs
         return [*pending, *calls.line(item, moved=True)]
     call = calls.line(item)
     if falls_through and not fall_starts_line:
+        # all jumps start a line and falling through does not: it skips the hook
         over = Label()
         return [Instr("JUMP_FORWARD", over, location=item.location), *pending, *call, over]
     return [*pending, *call]

@@ -1,8 +1,8 @@
 """Planning for TensorFlow: memory options, and estimates of a Keras model's train step.
 
-Importing this imports neither. :mod:`.options` has the options (``docs/compare.md`` tells what
-each one does), :mod:`.measurement` runs a program with them, or traces it; :mod:`.train_step`
-traces a train step from its graph alone.
+Importing this imports neither TensorFlow nor Keras. :mod:`.options` has the options
+(``docs/compare.md`` tells what each one does), :mod:`.measurement` runs a program's step with them,
+or traces it without running it; :mod:`.train_step` traces a Keras model's train step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(job: Job) -> Result:
 
 
 def step_watch(mark: Callable[[str], None]) -> Watch:
-    """Return what watches the steps of a program."""
+    """Return a watch of a program's steps, which calls ``mark`` with the name of each moment."""
     from tensorlens.planning.tensorflow.step_watch import StepWatch
 
     return StepWatch(mark)
@@ -62,7 +62,7 @@ _SETTINGS = (
         "repeated blocks are computed again in backward: tf.recompute_grad",
     ),
     flag("jit_compile", "XLA for compiled models and every tf.function"),
-    flag("run_eagerly", "operation by operation, or as graphs"),
+    flag("run_eagerly", "True runs operation by operation, False as graphs"),
 )
 
 attach(

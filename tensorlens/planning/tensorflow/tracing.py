@@ -87,7 +87,7 @@ class TracedStep:
     feeds: Sequence[StepInput]
     gradients: Mapping[str, str]
     """Operation name to the path of the weight whose gradient it makes."""
-    layers: Any
+    model: Any
     """The model that was traced."""
     until: Mapping[str, int] = field(default_factory=dict)
     """Operation name to the index of the operation at whose end the tape drops its results."""
@@ -141,7 +141,7 @@ def trace_graph(model: Any, request: TraceRequest) -> TracedStep:
         variables=_variables(graph, twin, made),
         feeds=_feeds(graph, batch, names),
         gradients=gradients,
-        layers=made,
+        model=made,
         until=until.get(graph, {}),
         held=_held_by_results(graph),
     )

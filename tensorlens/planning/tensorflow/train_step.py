@@ -49,7 +49,7 @@ _RUNTIME = 16 << 10
 
 @paused_collector()
 def train_step_trace(model: Any, request: TraceRequest) -> Trace:
-    """Return the requests of one train step to its device's allocator.
+    """Return what one train step would ask its device's allocator for.
 
     The model, its weights and its optimizer are not changed.
 
@@ -61,13 +61,13 @@ def train_step_trace(model: Any, request: TraceRequest) -> Trace:
     graph = as_traced(traced) if request.eager else optimized(traced)
     batch = sum(each.nbytes for each in traced.feeds)
     function = traced.function.name.decode()
-    xla = _compiled_by(model, request, function)
+    xla = _xla_reason(model, request, function)
     found = Trace(
         framework="tensorflow",
         batch=request.batch,
         unsimulated="XLA's buffers are not simulated" if xla else None,
-        formulas=_rule_of_thumb(traced.layers, request.batch),
-        cautions=_cautions(graph.nodes, request, traced.layers, batch, xla),
+        formulas=_rule_of_thumb(traced.model, request.batch),
+        cautions=_cautions(graph.nodes, request, traced.model, batch, xla),
         versions={
             "tensorflow": str(tf.__version__),
             "keras": str(keras.__version__),
@@ -90,7 +90,7 @@ def execute(
     graph: Graph,
     request: TraceRequest,
     writer: TraceWriter,
-    unknown: Callable[[GraphNode], None],
+    warn: Callable[[GraphNode], None],
 ) -> None:
     """Run a step once.
 
@@ -98,8 +98,9 @@ def execute(
         traced: the step.
         graph: the graph that runs.
         request: how and where it runs.
-        writer: notes every request.
-        unknown: called with each operation whose results have no shape.
+        writer: notes every allocation.
+        warn: called with each operation that has to be guessed at: without a known shape, a loop,
+            a condition.
     """
     on_host = request.device == "cpu"
     if on_host and not request.eager:
@@ -111,7 +112,7 @@ def execute(
     writer.mark("step 1")
     scratch = host_scratch if on_host else scratch_of(request.card)
     overlap = _OVERLAP if on_host and not request.eager else 0
-    runner = GraphRunner(writer, variables, scratch, unknown, not request.eager, overlap)
+    runner = GraphRunner(writer, variables, scratch, warn, not request.eager, overlap)
     names = {node.number: node.name for node in graph.nodes}
     arguments = [
         Value(variable=name) if name in variables else keep(feeds.get(name, NOTHING))
@@ -141,10 +142,10 @@ def _held_before(each: StepInput, writer: TraceWriter) -> Value:
 
 
 def _warn_once_per_operation(trace: Trace) -> Callable[[GraphNode], None]:
-    """Return a function that adds one caution for each kind of operation without shapes."""
+    """Return a function that adds one caution for each kind of operation that is guessed at."""
     told: set[str] = set()
 
-    def unknown(node: GraphNode) -> None:
+    def warn(node: GraphNode) -> None:
         if node.op in told:
             return
         told.add(node.op)
@@ -156,7 +157,7 @@ def _warn_once_per_operation(trace: Trace) -> Callable[[GraphNode], None]:
             text = f"the shape of what {node.op} makes ({node.name}) is not known: it is left out"
         trace.cautions.append(Caution(text))
 
-    return unknown
+    return warn
 
 
 def _label_gradients(traced: TracedStep, nodes: Sequence[GraphNode], writer: TraceWriter) -> None:
@@ -197,8 +198,8 @@ _RECURRENT = (
     " can, which keep a reserve of their own"
 )
 _ORDER = (
-    "operations that are ready at the same time, and iterations of loops, run in an order that only"
-    " a run tells: one was simulated, and the bounds are as far from it as measured steps were"
+    "the order of operations that are ready at the same time, and of loop iterations, is known only"
+    " once they run: one order was simulated, and the bounds are as wide as measured steps differed"
 )
 _PRODUCTS = (
     "what products in bfloat16 take on this processor was counted by running each once; those of "
@@ -210,7 +211,7 @@ _UNROLLED = "recurrent layers were written out step by step, as Python runs them
 _ONE_BATCH = "one batch is counted; tensorlens.inputs() tells what the input pipeline holds ahead"
 _AHEAD = (
     "the upper bound has room for {} more batches ({} each), which fit() holds ahead of the step; "
-    "of NumPy arrays it may keep a copy, of all samples, which is not counted"
+    "given NumPy arrays, it may keep a copy of all samples, which is not counted"
 )
 
 
@@ -242,7 +243,7 @@ def _cautions(
             texts.append(_PRODUCTS)
     else:
         texts += [_GROWTH] if request.eager else [_LAYOUT, _GROWTH]
-        # compile() on a runner without a GPU says False for "auto" as well
+        # the model's jit_compile tells nothing: without a GPU compile() turns "auto" into False
         texts += [_AUTO] if not (request.eager or xla) else []
         texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
         texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
@@ -250,7 +251,7 @@ def _cautions(
     return [Caution(text) for text in texts]
 
 
-def _compiled_by(model: Any, request: TraceRequest, function: str) -> str:
+def _xla_reason(model: Any, request: TraceRequest, function: str) -> str:
     """Return why XLA compiles a step; empty if it does not.
 
     Args:
@@ -265,7 +266,7 @@ def _compiled_by(model: Any, request: TraceRequest, function: str) -> str:
             allows = all(getattr(each, "supports_jit", True) for each in model._flatten_layers())
             if request.device != "cpu" and allows:
                 return "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False)"
-        # the attribute counts, which may be set after compile()
+        # the model's jit_compile decides: the program may set it after compile()
         elif getattr(model, "jit_compile", given):
             return "compile(jit_compile=True)"
     if Functions().compiled(function):
@@ -291,6 +292,7 @@ def _rule_of_thumb(model: Any, batch: int) -> tuple[Formula, ...]:
 
 
 def _layer_sum(model: Any, batch: int) -> int:
+    """Return the sum as published: weights of a nested model are counted with its layers too."""
     total = 0
     for layer in model.layers:
         if isinstance(layer, keras.Model):

@@ -88,7 +88,7 @@ def _common_frames(stacks: list[Frames], line: SourceLine | None) -> Frames:
 
 
 class BodyOrigins:
-    """Origins of the nodes of one function, without the forward operations of gradients."""
+    """Origins of the nodes of one function; ``forward`` is left empty."""
 
     def __init__(self, body: Body, layers: LayerPaths) -> None:
         self._body = body
@@ -98,12 +98,14 @@ class BodyOrigins:
 
     def _find(self, node: BodyNode) -> NodeOrigin:
         stack = self._body.stack(node.name)
-        # tf.gradients puts scopes of its own around those of the operation
-        is_scoped = node.name.startswith(TAPE_SCOPE) or not is_gradient(node.name)
+        # under tf.gradients the scopes do not begin with those of layers
+        has_layer_scopes = node.name.startswith(TAPE_SCOPE) or not is_gradient(node.name)
         return NodeOrigin(
             stack.users,
             stack.users[0] if stack.users else None,
-            layer=self._scopes.layer(node.name.removeprefix(TAPE_SCOPE)) if is_scoped else None,
+            layer=self._scopes.layer(node.name.removeprefix(TAPE_SCOPE))
+            if has_layer_scopes
+            else None,
             op=node.op,
             phase=self._phase(node, stack),
             frames=stack.frames,
@@ -134,14 +136,15 @@ def living_layers() -> LayerPaths:
 
 
 def _path(known: LayerPaths, names: Sequence[str]) -> str:
-    """Return ``layer.path`` of the last of nested layers.
+    """Return the path of the innermost of nested layers, given their names from the outside in.
 
-    A layer's path is where it was built: its name alone in a functional model, which is built
-    later. The path of an unknown layer is made of the names.
+    Keras sets a layer's path where the layer is built: in a functional model, which is built
+    later, it is the name alone. For an unknown layer, or several that fit, the names are joined.
     """
     joined = "/".join(names)
     candidates = known.get(names[-1], frozenset[str]())
-    if len(candidates) > 1:  # the path of a layer of the same name elsewhere does not fit
+    if len(candidates) > 1:
+        # several layers have this name: keep those whose path ends like these scopes
         candidates = {path for path in candidates if f"/{joined}".endswith(f"/{path}")}
     return next(iter(candidates)) if len(candidates) == 1 else joined
 
@@ -179,6 +182,7 @@ class LayerScopes:
         return next(filter(None, map(self._paths.get, enclosing(name))), None)
 
     def _add(self, name: str, depth: int, is_building: bool) -> None:
+        """Find the layers of a node's scope; ``depth`` is how many were open."""
         scope = next(enclosing(name), "")
         if not scope or scope in self._paths:
             return
@@ -195,7 +199,11 @@ class LayerScopes:
     def _pick(
         self, parts: list[str], depth: int, is_building: bool, known: bool
     ) -> list[tuple[int, str]]:
-        """Return the index and the layer's name of each part of a scope that is a layer."""
+        """Return the index and the layer's name of each part of a scope that is a layer.
+
+        The scope of a layer that is being built has its exact name; when it is called, TensorFlow
+        has appended a number. With ``known`` only names of living layers count.
+        """
         found: list[tuple[int, str]] = []
         for index, part in enumerate(parts):
             if len(found) >= depth:

@@ -1,7 +1,7 @@
 """Scratch memory that torch's CUDA kernels take from the caching allocator.
 
-The rule of matrix products is here: cuBLAS keeps a workspace. Those of other kernels are in
-:mod:`.kernels` and :mod:`.cudnn`.
+The rule of matrix products, for which cuBLAS keeps a workspace, is here; the rules of other
+kernels are in :mod:`.kernels` and :mod:`.cudnn`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
     """Return the rule of products.
 
     ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle, and each
-    handle keeps the workspace that it gets at its first call on a stream. A training step has two,
-    as autograd runs the backward pass on a thread of its own. cuBLASLt shares the workspace.
+    handle keeps the workspace that it gets at its first call on a stream. A training step has two
+    workspaces, as autograd runs the backward pass on a thread of its own. cuBLASLt shares them.
     """
     size = cublas_workspace(card, environment)
     held: set[tuple[int, int, int]] = set()  # device, stream and thread
@@ -92,9 +92,10 @@ def _product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
 def cublas_workspace(card: Card, environment: Mapping[str, str]) -> int:
     """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
 
-    By ``CUBLAS_WORKSPACE_CONFIG``, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on cards of
-    capability 9, 10 and 12 (pytorch pull request 175344). Before torch 2.12 only those of
-    capability 9 have the large one, and from 2.14 on those of 11 have it too (189312).
+    The size that ``CUBLAS_WORKSPACE_CONFIG`` sets; else 32 MiB on cards of capability 9, 10 and 12
+    (pytorch pull request 175344) and 8,519,680 (``:4096:2:16:8``) on others. That is torch 2.12 and
+    2.13, whichever is installed: before, only capability 9 has the large one; from 2.14 on, 11 has
+    it too (pull request 189312).
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pieces:

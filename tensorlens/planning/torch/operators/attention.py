@@ -24,9 +24,9 @@ from tensorlens.planning.torch.memory.kernels import HALVES
 from tensorlens.planning.trace import caution
 
 _aten = torch.ops.aten
-_FLEX = (
-    "flex_attention: taken for one kernel that keeps its output and a number a row, as it is once "
-    "compiled; its block mask is counted, what score_mod captures is not"
+_FLEX_CAUTION = (
+    "flex_attention is estimated as compiled: one kernel that keeps its output and a number for "
+    "each row; its block mask is counted, what score_mod captures is not"
 )
 
 MATH, FLASH, EFFICIENT = 0, 1, 2
@@ -71,7 +71,7 @@ class Attention:
         )
 
     @property
-    def has_heads(self) -> bool:
+    def heads_match(self) -> bool:
         """Whether key and value have as many heads as the query, or a divisor with GQA."""
         heads = self.query.size(-3)
         others = self.key.size(-3), self.value.size(-3)
@@ -94,12 +94,12 @@ def choose(card: Card, call: Attention) -> int:
 
 def _is_for_flash(card: Card, call: Attention) -> bool:
     """Port of ``can_use_flash_attention``; where it stands for cuDNN, cuDNN's switch counts too."""
-    is_cudnn = card.capability[0] in (9, 10) and torch._C._get_cudnn_sdp_enabled()
+    stands_for_cudnn = card.capability[0] in (9, 10) and torch._C._get_cudnn_sdp_enabled()
     dimension = call.query.size(-1)
     is_consumer = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
     no_backward = 192 < dimension <= 224 or (dimension > 192 and call.dropout > 0)
     return (
-        (is_cudnn or torch._C._get_flash_sdp_enabled())
+        (stands_for_cudnn or torch._C._get_flash_sdp_enabled())
         and call.is_plain
         and call.mask is None
         and dimension == call.key.size(-1) == call.value.size(-1)
@@ -108,7 +108,7 @@ def _is_for_flash(card: Card, call: Attention) -> bool:
         and not (is_consumer and call.trains and no_backward)
         and (not call.is_causal or call.query.size(-2) == call.key.size(-2))
         and call.dtype in HALVES
-        and call.has_heads
+        and call.heads_match
     )
 
 
@@ -201,7 +201,7 @@ def _attend(
 def _flex(original: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     if query.device.type != "cuda":
         return original(query, key, value, *args, **kwargs)
-    caution(_FLEX)
+    caution(_FLEX_CAUTION)
     output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
     rows = partial(query.new_empty, query.shape[:-1], dtype=torch.float32)
     aux = kwargs.get("return_aux")
