@@ -12,7 +12,7 @@ A, P, N = programs.OUTPUT_BYTES, programs.PARAMETER_BYTES, programs.PARAMETERS
 
 
 def test_a_recording_alone(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(api, "_WORTH", 0)
+    monkeypatch.setattr(api, "_MIN_SAVING_FRACTION", 0)
     with tensorlens.record() as recording:
         step = programs.make_stack()
         for _ in range(3):

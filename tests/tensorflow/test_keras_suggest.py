@@ -138,7 +138,7 @@ import tensorlens
 import tf_suggest_programs as programs
 from tensorlens.planning.suggest import api as asking
 
-asking._WORTH = 0
+asking._MIN_SAVING_FRACTION = 0
 with tensorlens.record() as recording:
     step = programs.make_tape()
     for number in range(1, 4):

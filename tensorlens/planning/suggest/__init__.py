@@ -1,11 +1,10 @@
-"""Suggestions that save most at the peak, from one recording of a program's steps.
+"""Changes that lower a program's peak most, found in one recording of its steps.
 
-The program's steps are recorded in a process of its own. Each change that might help is tried on
-the recording (:mod:`.recorded_steps`): which blocks of memory would be freed earlier, allocated
-again or never be there, and how high the peak would be then. The candidates come from
-:mod:`.checkpoints`, :mod:`.recomputation`, :mod:`.late_frees`, :mod:`.optimizers` and
-:mod:`.queues`; what a recording cannot tell is simulated (:mod:`.simulation`). No module here
-imports a framework.
+The steps are recorded in another process. Each possible change is replayed on the recording
+(:mod:`.recorded_steps`): blocks of memory are freed earlier, allocated again or removed, which
+gives a new peak. The candidates come from :mod:`.checkpoints`, :mod:`.recomputation`,
+:mod:`.late_frees`, :mod:`.optimizers` and :mod:`.queues`; changes that a recording cannot predict
+are simulated (:mod:`.simulation`). No module here imports a framework.
 """
 
 from tensorlens.lazy import attach

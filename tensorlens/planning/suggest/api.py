@@ -46,16 +46,16 @@ _ON_HOST = (
     " single blocks on an accelerator; compare() measures its options there"
 )
 _DROPPED = "the highest instant is among the events that were dropped: record a shorter span"
-_WORTH = 0.01
-"""Smallest saving that is suggested, relative to the peak, or for memory that is not part of the
-peak, to the most that the host holds."""
+_MIN_SAVING_FRACTION = 0.01
+"""Smallest suggested saving, as a fraction of the peak, or for memory that is not part of the peak,
+of the most that the host holds."""
 _GRAPH_REPEATS = 3
 _GRAPH_STEPS = 10
 """Measured steps of a graph, unless they would take longer than :data:`_MAX_SECONDS`."""
 _SHORT_STEPS = 30
-"""Warm-up steps, and measured steps, of a graph whose steps are shorter than :data:`_SHORT`. First
-steps have higher peaks because threads disturb each other: a dozen steps of 3 ms."""
-_SHORT, _MAX_SECONDS = 0.2, 60.0
+"""Warm-up steps, and measured steps, of a graph whose steps take less than :data:`_SHORT_SECONDS`.
+Threads disturb each other at first, which raises the peaks of about a dozen steps of 3 ms."""
+_SHORT_SECONDS, _MAX_SECONDS = 0.2, 60.0
 
 _FINDERS: dict[Framework, tuple[Finder, ...]] = {
     TORCH: (
@@ -87,8 +87,8 @@ def suggest(
     """Return the changes that would save most at the peak, each with its predicted saving.
 
     The program runs once, in a process of its own, from its first line through ``warmup + steps``
-    steps, and is recorded. Each change is tried on that recording, and the new peak is searched in
-    all of it. Changes that save less than 1 % of the peak are left out.
+    steps, and is recorded. Each change is replayed on that recording; the new peak may be at
+    another moment. Changes that save less than 1 % of the peak are left out.
 
     Args:
         step: ``make_step``, a function that builds model, optimizer and data and returns
@@ -153,7 +153,7 @@ def suggest(
         explain=False,
     )
     with shared_runner() as processes:
-        measured = _measured(processes, job)
+        measured = _record_program(processes, job)
         recorded = _recorded_steps(measured, job.framework)
         candidates, notes = simulated(recorded, [*_candidates(recorded)], run)
         suggestions = _suggestions(recorded, candidates, top, job.program.name, notes)
@@ -172,8 +172,8 @@ def suggest(
         return verified(suggestions, run, by_step=facts.is_graph, is_whole=facts.is_whole)
 
 
-def _measured(processes: Runner, job: Job) -> Measurement:
-    """Run the program, recorded.
+def _record_program(processes: Runner, job: Job) -> Measurement:
+    """Run the program and record it.
 
     Raises:
         ProgramFailed: it raised an error, or its process crashed.
@@ -198,7 +198,7 @@ def _graph_steps(step_seconds: Sequence[float], warmup: int, steps: int) -> tupl
     seconds = statistics.median(step_seconds) if step_seconds else math.inf
     if seconds * _GRAPH_STEPS > _MAX_SECONDS:
         return warmup, steps
-    if seconds < _SHORT:
+    if seconds < _SHORT_SECONDS:
         return max(warmup, _SHORT_STEPS), max(steps, _SHORT_STEPS)
     return warmup, max(steps, _GRAPH_STEPS)
 
@@ -241,8 +241,8 @@ def _suggestions(
 def _min_saving(recorded: RecordedSteps, each: Suggestion) -> float:
     """Return the smallest saving in bytes that is suggested."""
     if each.before is None:
-        return max(1.0, _WORTH * recorded.peak)
-    return _WORTH * (recorded.host_peak + each.before)
+        return max(1.0, _MIN_SAVING_FRACTION * recorded.peak)
+    return _MIN_SAVING_FRACTION * (recorded.host_peak + each.before)
 
 
 def _summary(recorded: RecordedSteps, each: Suggestion) -> str:

@@ -10,8 +10,8 @@ from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay
 from tensorlens.planning.suggest.repeated_blocks import (
     Call,
     RepeatedBlocks,
+    blocks_after_forward,
     keep_inputs,
-    left_by,
     output_of,
     second_forward,
     time_cost,
@@ -60,8 +60,8 @@ def _checkpoint(
     call: Call,
     inputs: Mapping[int, int],
 ) -> None:
-    kept = left_by(recorded, call)
-    # a block freed by another part of the program is not for this block's backward alone
+    kept = blocks_after_forward(recorded, call)
+    # memory that other parts of the program free is not for this block's backward alone
     needed = [
         row
         for row in kept

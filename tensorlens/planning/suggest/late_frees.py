@@ -18,15 +18,15 @@ _COPIES = {TORCH: ".item(), .cpu()", TENSORFLOW: "float(...), .numpy()"}
 _LASTING_ROLES = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
-def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
-    """Return the text of a change; with the function if several have a variable of that name."""
+def _release_text(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
+    """Return the text of a change; it names the function if several have such a variable."""
     is_only = [other.name for other in unused].count(variable.name) == 1
     name = variable.name if is_only else f"{variable.name} of {variable.function}()"
     return f"release {name} before backward"
 
 
 def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Yield tensors made by forward in one step that are still there in the next, by variable."""
+    """Yield a change for each variable whose tensors, made by forward, outlive the step."""
     kept = _outliving_blocks(recorded)
     groups: dict[str, list[tuple[int, int]]] = {}
     graph = any(_is_kept_by_graph(recorded, row) for row, _ in kept)
@@ -52,22 +52,22 @@ def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
 
 
 def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Yield variables that live through backward although backward does not need them."""
+    """Yield the release of each variable that is unused but lives through backward."""
     begins = recorded.marks(BACKWARD)
     unused = recorded.facts.unused_variables
     for each in unused:
-        place = recorded.at(each.address, begins[-1]) if begins else None
+        place = recorded.block_at(each.address, begins[-1]) if begins else None
         if place is None:
             continue
         replay = recorded.replay()
-        for row in recorded.alike(place):
+        for row in recorded.similar_blocks(place):
             begin = next((begin for begin in begins if row < begin < recorded.end(row)), None)
             if begin is not None:
                 replay.free(row, begin)
         line = SourceLine(each.filename, each.lineno, each.function)
         yield recorded.suggestion(
             kind="kept",
-            change=_release(each, unused),
+            change=_release_text(each, unused),
             what=f"a variable of {each.function}() that backward does not need",
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak(),
@@ -88,18 +88,20 @@ def _outliving_blocks(recorded: RecordedSteps) -> list[tuple[int, int]]:
             for row in recorded.allocations()
             if log.kind[row] == START and recorded.role(row) == "activation" and log.pair[row] >= 0
         ]
-    found = [(row, span.stop) for span in recorded.steps[1:-1] for row in _left_by(recorded, span)]
+    found = [
+        (row, span.stop) for span in recorded.steps[1:-1] for row in _leftovers(recorded, span)
+    ]
     made_again = {_variable(recorded, row) for row, _ in found}
     first = recorded.steps[0]
-    for row in _left_by(recorded, first):
-        comes_again = any(other in recorded.steps[1] for other in recorded.alike(row))
+    for row in _leftovers(recorded, first):
+        comes_again = any(other in recorded.steps[1] for other in recorded.similar_blocks(row))
         if comes_again or _variable(recorded, row) in made_again:
             found += [(row, first.stop)]
     return found
 
 
-def _left_by(recorded: RecordedSteps, step: range) -> Iterator[int]:
-    """Yield blocks of a step's forward that outlive the step and have no role that needs it."""
+def _leftovers(recorded: RecordedSteps, step: range) -> Iterator[int]:
+    """Yield blocks of a step's forward that outlive the step, without those of lasting roles."""
     for row in recorded.allocations(step):
         if recorded.phase(row) == "forward" and recorded.end(row) >= step.stop:
             if recorded.role(row) not in _LASTING_ROLES:
@@ -134,7 +136,7 @@ def _largest_variable(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str
 
 
 def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
-    """Return the code to write; without a statement if the name is no Python name."""
+    """Return the code to write; ``name`` is in it if it is a Python name."""
     is_name = all(part.isidentifier() for part in name.split("."))
     if graph:
         text = "# before it is kept for the next step: its graph keeps all that made it"

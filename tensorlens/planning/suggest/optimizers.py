@@ -14,10 +14,10 @@ _COMMON_BYTES = 16
 def optimizer_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Yield the change to plain SGD, if optimizers keep state.
 
-    torch: without the state and the allocations of their steps. SGD allocates nothing, or with
-    weight decay one more gradient at a time. TensorFlow: without the bytes of the slots; but once
-    SGD has written rows of a parameter, TensorFlow copies it at each read (``copy_on_read_mode``
-    of ``resource_variable_ops.cc``).
+    In torch, their state and the allocations of their steps go; SGD allocates nothing, or with
+    weight decay one more gradient at a time. In TensorFlow, the slots go; but once SGD has written
+    rows of a parameter, TensorFlow copies it at each read (``copy_on_read_mode`` of
+    ``resource_variable_ops.cc``).
     """
     replay = recorded.replay()
     if recorded.framework == TENSORFLOW:
@@ -38,7 +38,7 @@ def optimizer_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
         largest = max(
             (each.largest for each in recorded.facts.optimizers if each.decays), default=0
         )
-        for span in recorded.updates if largest else ():
+        for span in recorded.optimizer_steps if largest else ():
             replay.insert(span.start, (largest, -largest))
     yield plain_sgd(recorded, replay.peak())
 
@@ -66,12 +66,12 @@ def _code(recorded: RecordedSteps) -> str:
     """Return the code to write, with the model's name and the learning rate if known."""
     rates = {each.rate for each in recorded.facts.optimizers}
     rate = rates.pop() if len(rates) == 1 else None
-    told = "..." if rate is None else repr(rate)
+    rate_text = "..." if rate is None else repr(rate)
     if recorded.framework == TENSORFLOW:
-        return f"optimizer = keras.optimizers.SGD(learning_rate={told})"
+        return f"optimizer = keras.optimizers.SGD(learning_rate={rate_text})"
     if recorded.facts.model:
-        return f"optimizer = torch.optim.SGD({recorded.facts.model}.parameters(), lr={told})"
-    return f"# with your model's parameters\noptimizer = torch.optim.SGD(..., lr={told})"
+        return f"optimizer = torch.optim.SGD({recorded.facts.model}.parameters(), lr={rate_text})"
+    return f"# with your model's parameters\noptimizer = torch.optim.SGD(..., lr={rate_text})"
 
 
 def has_momentum(recorded: RecordedSteps) -> bool:

@@ -153,7 +153,7 @@ def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
 
 
 def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
-    """Return the column of the memory that a row is of; none if all rows are of the peak."""
+    """Return the column that names each row's memory; none if every row is of the peak."""
     if not any(each.memory for each in found):
         return {}
     return {Column("memory", "text"): tuple("queue" if each.memory else "peak" for each in found)}

@@ -21,7 +21,7 @@ def queue_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
     if after >= before:
         return
     memory = " and ".join(sorted({each.memory for each in loaders}))
-    of = (
+    recorded_memory = (
         "what the process allocates"
         if recorded.device == "cpu"
         else f"the memory of {recorded.device}"
@@ -33,7 +33,7 @@ def queue_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
         change="a smaller queue",
         what=(
             f"{format_bytes(before)} held ahead at most by"
-            f" {' and '.join(each.name for each in loaders)}: {memory}, beside {of}"
+            f" {' and '.join(each.name for each in loaders)}: {memory}, beside {recorded_memory}"
         ),
         code=(
             "from torch.utils.data import DataLoader\n"

@@ -11,8 +11,8 @@ from tensorlens.planning.suggest.repeated_blocks import (
     TWICE,
     Call,
     RepeatedBlocks,
+    blocks_after_forward,
     keep_inputs,
-    left_by,
     output_of,
     second_forward,
     time_cost,
@@ -43,7 +43,7 @@ def block_recomputation(recorded: RecordedSteps) -> Iterator[Suggestion]:
 def recompute_suggestion(
     recorded: RecordedSteps, blocks: Sequence[RepeatedBlock], peak: int = 0, cost: str = TWICE
 ) -> Suggestion:
-    """Return the change; ``peak`` is 0 if it is still to be simulated."""
+    """Return the change; ``peak`` is 0 until it is simulated."""
     classes = Counter(block.kind or "block" for block in blocks)
     paths = [block.path for block in blocks]
     shown = paths if len(paths) < 4 else [*paths[:2], "...", paths[-1]]
@@ -72,7 +72,7 @@ def _recompute(
     recorded: RecordedSteps, replay: Replay, call: Call, inputs: Mapping[int, int]
 ) -> None:
     until = call.backward.stop
-    kept = left_by(recorded, call)
+    kept = blocks_after_forward(recorded, call)
     needed = [row for row in kept if recorded.end(row) in call.backward]
     if not needed:
         return

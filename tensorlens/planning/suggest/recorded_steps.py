@@ -1,4 +1,4 @@
-"""A recording of a program's steps: read by finders, replayed with changes."""
+"""A recording of a program's steps, read by finders and replayed with changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEP = re.compile(r"step \d+")
 K = TypeVar("K")
 
 
-def stretches(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, range]]:
+def ranges_by_key(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, range]]:
     """Group consecutive rows by key; yield each key with the range from first to last row."""
     for value, group in groupby(rows, key):
         found = list(group)
@@ -113,7 +113,7 @@ class RecordedSteps:
         """Return the role of a block."""
         return self.roles.role(row)
 
-    def at(self, address: int, row: int) -> int | None:
+    def block_at(self, address: int, row: int) -> int | None:
         """Return the block that contained an address right before an event."""
         log = self.log
         for each in self.allocations():
@@ -122,18 +122,18 @@ class RecordedSteps:
                 return each
         return None
 
-    def alike(self, row: int) -> list[int]:
+    def similar_blocks(self, row: int) -> list[int]:
         """Return the blocks of the same size that the same line and operator made."""
-        return self._alike.get(self._likeness(row), [row])
+        return self._blocks_by_key.get(self._similarity_key(row), [row])
 
     @cached_property
-    def _alike(self) -> dict[tuple[int, int, int], list[int]]:
+    def _blocks_by_key(self) -> dict[tuple[int, int, int], list[int]]:
         found: dict[tuple[int, int, int], list[int]] = {}
         for row in self.allocations():
-            found.setdefault(self._likeness(row), []).append(row)
+            found.setdefault(self._similarity_key(row), []).append(row)
         return found
 
-    def _likeness(self, row: int) -> tuple[int, int, int]:
+    def _similarity_key(self, row: int) -> tuple[int, int, int]:
         log = self.log
         return log.stack[row], log.context[row], log.size[row]
 
@@ -143,7 +143,7 @@ class RecordedSteps:
 
     @cached_property
     def steps(self) -> Sequence[range]:
-        """The steps, by the marks ``step 1``, ``step 2``, ..., else by the steps of optimizers.
+        """The steps, by the marks ``step 1``, ``step 2``, ..., else by those of optimizers.
 
         A graph, whose phases overlap, is one step. Events after the last step are a step of their
         own if forward runs again.
@@ -154,7 +154,7 @@ class RecordedSteps:
         if self.marks(GRAPH_CALL):
             bounds = [0, len(self.log)]
         else:
-            bounds = [0, *(span.stop for span in self.updates)]
+            bounds = [0, *(span.stop for span in self.optimizer_steps)]
             if len(bounds) > 1 and all(row < bounds[-1] for row in self.forward_rows):
                 bounds[-1] = len(self.log)
             elif bounds[-1] != len(self.log):
@@ -162,13 +162,13 @@ class RecordedSteps:
         return [range(*each) for each in pairwise(bounds)]
 
     @cached_property
-    def updates(self) -> Sequence[range]:
-        """Steps of the optimizers, in order; between them are other phases.
+    def optimizer_steps(self) -> Sequence[range]:
+        """Steps of the optimizers, in order.
 
-        Several optimizers that step one right after the other count as one.
+        Optimizers that step without forward or backward between them count as one.
         """
         rows = (row for row in range(len(self.log)) if self.phase(row) != "other")
-        return [span for phase, span in stretches(rows, self.phase) if phase == "optimizer"]
+        return [span for phase, span in ranges_by_key(rows, self.phase) if phase == "optimizer"]
 
     @cached_property
     def forward_rows(self) -> Sequence[int]:
@@ -214,7 +214,7 @@ class Replay:
         self._log = log
         self._changes = array("q", [*level_changes(log, device), 0])
         self._moved: dict[int, int] = {}
-        """Row to the bytes added right before it, by frees that were moved and blocks added."""
+        """Row to the bytes added right before it by moved frees and added blocks."""
         self._inserted: dict[int, list[int]] = {}
         """Row to further allocations and frees right before it."""
 
@@ -229,9 +229,9 @@ class Replay:
         self._move(before, -self._log.size[row])
 
     def free_first_copy(self, row: int, before: int) -> None:
-        """Free a block right before an event; its old free is then that of a second copy.
+        """Free a block right before an event; its former free is now of a second copy.
 
-        :meth:`insert` has to allocate that copy.
+        :meth:`insert` must allocate that copy.
         """
         self._move(before, -self._log.size[row])
 

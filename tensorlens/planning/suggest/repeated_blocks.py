@@ -1,4 +1,4 @@
-"""Blocks that a model repeats: their calls in a recording, and what a second forward takes."""
+"""Repeated blocks of models: their calls in a recording, and the cost of a second forward."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay, stretches
+from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay, ranges_by_key
 from tensorlens.records.logs.events import ALLOC, FREE
 from tensorlens.records.logs.stacks import Stacks
 
@@ -72,12 +72,12 @@ class RepeatedBlocks:
         """Return the calls that have a backward, in the program's order."""
         log, phase = self._recorded.log, self._recorded.phase
         rows = [row for row in range(len(log)) if phase(row) != "other"]
-        back: dict[int, list[int]] = {}
+        backward_rows: dict[int, list[int]] = {}
         for row in rows:
             if phase(row) == "backward" and (block := self.number_of(row)) >= 0:
-                back.setdefault(block, []).append(row)
+                backward_rows.setdefault(block, []).append(row)
         recorded = (row for row in rows if row >= log.starts)
-        runs = stretches(
+        runs = ranges_by_key(
             recorded, lambda row: self.number_of(row) if phase(row) == "forward" else -1
         )
         forward = [(block, span) for block, span in runs if block >= 0]
@@ -85,7 +85,7 @@ class RepeatedBlocks:
         for place, (block, span) in enumerate(forward):
             later = (after.start for other, after in forward[place + 1 :] if other == block)
             until = next(later, len(log))
-            own = [row for row in back.get(block, ()) if span.stop <= row < until]
+            own = [row for row in backward_rows.get(block, ()) if span.stop <= row < until]
             if own:
                 found.append(Call(block, span, range(own[0], own[-1] + 1)))
         return _without_overlap(found)
@@ -145,8 +145,8 @@ def _input_of(recorded: RecordedSteps, call: Call) -> int | None:
     return output_of(recorded, made)
 
 
-def left_by(recorded: RecordedSteps, call: Call) -> list[int]:
-    """Return the blocks of memory that a call's forward made and left."""
+def blocks_after_forward(recorded: RecordedSteps, call: Call) -> list[int]:
+    """Return the memory blocks that a call's forward made and did not free."""
     return [
         row
         for row in recorded.allocations(call.forward)
@@ -166,7 +166,7 @@ def output_of(recorded: RecordedSteps, kept: Sequence[int]) -> int | None:
 def second_forward(recorded: RecordedSteps, forward: range, needed: Sequence[int]) -> Iterator[int]:
     """Yield the allocations, and frees as negative sizes, of a forward that runs again.
 
-    It ends with the last block that backward needs; all other blocks are freed then.
+    It ends with the last block that backward needs, when all other blocks are freed.
     """
     log, unneeded, wanted = recorded.log, 0, set(needed)
     last = max(needed)

@@ -47,7 +47,7 @@ def simulated(
 ) -> tuple[Sequence[Suggestion], Sequence[str]]:
     """Return the changes, simulated instead of replayed if the program can be simulated.
 
-    Changes that fail then are left out. The notes say what could not be simulated.
+    Changes that fail in the simulation are left out. The notes name what could not be simulated.
     """
     facts, notes = recorded.facts, list[str]()
     if facts.is_whole:
@@ -92,11 +92,11 @@ def _to_simulate(recorded: RecordedSteps, replayed: Sequence[Suggestion]) -> Ite
             yield _POLICY
         if facts.blocks and not facts.recomputes and not checkpoints:
             yield recompute_suggestion(recorded, facts.blocks)
-        # a graph was recorded in one order of its operations; without slots the order differs
+        # a graph is recorded in one order of its operations; without slots the order differs
         if facts.is_graph and slot_bytes(recorded) and not has_momentum(recorded):
             yield plain_sgd(recorded, 0)
         return
-    # no recording tells what else a second forward does, as with a cache
+    # a second forward may do more than a recording shows, such as fill a cache
     yield from (each for each in checkpoints if each.predicted_saving > 0)
     if _computes_in_float32(recorded):
         yield _autocast(recorded.device.partition(":")[0])

@@ -62,7 +62,7 @@ def _options(found: Suggestions) -> dict[str, OptionLike]:
 
 
 def _without_failed(found: Suggestions, comparison: Comparison) -> Suggestions:
-    """Leave out changes that make the program fail, unless it fails without any, too."""
+    """Leave out changes that make the program fail, unless it also fails without them."""
     failed = {each.name: each.why for each in comparison.outcomes if each.status == Status.FAILED}
     if AS_IT_IS in failed:
         return found
