@@ -36,20 +36,20 @@ from tensorlens.planning.trials.jobs import NO_STEP, Failure, Job, Measurement, 
 from tensorlens.records.run import current_run
 
 Trial = tuple[str, Callable[[], Any]]
-"""The name of the option, and what runs it: picklable, for executors."""
+"""The name of an option, and a function that runs one trial of it, picklable for executors."""
 
 
 def run_trial(job: Job) -> Any:
-    """Run a job in a process of its own and return its result."""
+    """Run a job in another process and return its result."""
     with shared_runner() as processes:
         return processes.run(job)
 
 
 def _results(trials: Sequence[Trial], executor: Executor | None) -> list[Any]:
-    """Return the result of each trial; further repeats of an option that failed are not run."""
+    """Return the result of each trial; an option that failed is not repeated."""
     with progress("compare", "trial", len(trials)) as done:
         if executor is not None:
-            return _executed(trials, executor, done)
+            return _results_of_executor(trials, executor, done)
         results: list[Any] = []
         failed: dict[str, Failure] = {}
         with shared_runner():
@@ -61,7 +61,7 @@ def _results(trials: Sequence[Trial], executor: Executor | None) -> list[Any]:
     return results
 
 
-def _executed(trials: Sequence[Trial], executor: Executor, done: Done) -> list[Any]:
+def _results_of_executor(trials: Sequence[Trial], executor: Executor, done: Done) -> list[Any]:
     """Return the results; an error of the executor itself becomes a :class:`Failure`."""
     if not hasattr(executor, "submit"):
         raise UsageError(
@@ -208,7 +208,7 @@ def compare(
         steps=steps,
         repeats=repeats,
         notes=tuple(_notes(successes, executor)) if measured else (),
-        # an executor's machines may have other versions
+        # machines of an executor may have other versions
         run=current_run(() if executor else (job.framework,)),
     )
 
@@ -242,7 +242,7 @@ def step_job(
 
 
 def _takes_batch(job: Job, *, measured: bool) -> bool:
-    # of scripts, fit() of TensorFlow alone can be given another batch, where it is traced
+    # of scripts, only a traced fit() of TensorFlow can be given another batch
     return not job.program.is_script or (not measured and job.framework == "tensorflow")
 
 

@@ -102,7 +102,7 @@ def _failure(outcome: Outcome) -> str:
 
 
 def _peaks(found: Comparison) -> Iterator[Section]:
-    """Yield what has most of the peak, for the baseline and the options that need least."""
+    """Yield the largest parts of the peak, of the baseline and the options that need least."""
     for name in dict.fromkeys((found.baseline, *found.winners[0].names)):
         if at_peak := found[name].at_peak:
             yield Section((named(tuple(at_peak.items())),), f"At the peak of {name!r}")

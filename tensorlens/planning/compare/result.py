@@ -26,9 +26,9 @@ _STUDENT = (
 _NORMAL = 1.96
 
 _MAX_NOISE = 0.25
-"""Relative noise from which on a ratio is unknown."""
+"""Least relative noise that makes a ratio unknown."""
 _MIN_DIFFERENCE = 0.01
-"""A smaller relative difference counts as none, however certain it is."""
+"""Relative difference up to which times count as equal, however certain it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Ratio:
 
 
 def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio | None:
-    """Return the ratio of times to base times measured in turns with them; None if there are none.
+    """Return the ratio of times to base times measured in turn with them; None if there are none.
 
     Each time is divided by the base time of its turn, so that a slow phase of the machine affects
     both. The interval is Student's, over the logarithms.
@@ -134,7 +134,7 @@ class Outcome:
     details: str = ""
     """The program's traceback and the end of its output."""
     peak_allocated: int | None = None
-    """Highest of set-up and all steps, in all repeats."""
+    """Peak of set-up and all steps, in all repeats."""
     peak_reserved: int | None = None
     """Most that the allocator held; measured on the CPU, the peak of the resident set."""
     setup_allocated: int | None = None
@@ -156,7 +156,7 @@ class Outcome:
     seconds: tuple[float, ...] = ()
     """Time of one step, the median of each repeat."""
     losses: tuple[float | None, ...] = ()
-    """Loss of each step in the first repeat; None where the loss is not finite."""
+    """Loss of each step in the first repeat; None if the loss is not finite."""
     notes: tuple[str, ...] = ()
     at_peak: dict[str, str] = field(default_factory=dict)
     """Moment of the peak, and what has most of it: ``peak``, ``line``, ``tensor``; of a library's
@@ -195,7 +195,7 @@ class Winner:
 
     question: str
     names: tuple[str, ...]
-    """Several that are equal; none if unknown."""
+    """The best option, or several equal ones; empty if unknown."""
     why: str
     """The figure that decides, or why it is unknown."""
 
@@ -221,9 +221,9 @@ class Comparison(Document):
     program: str = ""
     framework: Framework = "torch"
     card: str = ""
-    """Of an estimate; empty where the step was measured."""
+    """Card of an estimate; empty if measured."""
     capacity: int | None = None
-    """Memory that the largest batch has to fit into."""
+    """Bytes that the largest batch must fit into."""
     batch: int | None = None
     """Argument of ``make_step``; None: it had no argument."""
     steps: int = 0
@@ -274,11 +274,11 @@ class Comparison(Document):
     @property
     def winners(self) -> tuple[Winner, ...]:
         """The answer to each question."""
-        running = self._running()
-        if len(running) == 1 < len(self.outcomes):
-            why = f"{running[0].name!r} alone has figures"
+        known = self._with_peaks()
+        if len(known) == 1 < len(self.outcomes):
+            why = f"{known[0].name!r} alone has figures"
             return (Winner(LEAST, (), why), self._largest(), Winner(QUICK, (), why))
-        return (self._least(LEAST, running), self._largest(), self._quick())
+        return (self._least(LEAST, known), self._largest(), self._quick())
 
     @property
     def pareto(self) -> tuple[str, ...]:
@@ -286,7 +286,7 @@ class Comparison(Document):
 
         Options with unknown times, from one run or lost in noise, are left out.
         """
-        ratios = ((each, self.time_ratio(each.name)) for each in self._running())
+        ratios = ((each, self.time_ratio(each.name)) for each in self._with_peaks())
         timed = [each for each, found in ratios if found is not None and found.is_known]
         if self.repeats < 2 or len(timed) < 2:
             return ()
@@ -306,7 +306,7 @@ class Comparison(Document):
         found = self.time_ratio(other.name, one.name)
         return found is not None and found.verdict != "faster"
 
-    def _running(self) -> list[Outcome]:
+    def _with_peaks(self) -> list[Outcome]:
         return [each for each in self.outcomes if each.ran and each.peak_allocated is not None]
 
     def _least(self, question: str, among: list[Outcome]) -> Winner:
@@ -327,7 +327,7 @@ class Comparison(Document):
         return f"{peak}, {100 * (1 - best.peak_allocated / before):.1f} % less than the baseline"
 
     def _largest(self) -> Winner:
-        known = [each for each in self._running() if each.largest_batch is not None]
+        known = [each for each in self._with_peaks() if each.largest_batch is not None]
         if not known:
             asks = "give a capacity, and a make_step(batch)"
             return Winner(BATCH, (), asks if self.capacity is None else "not known")
@@ -342,7 +342,7 @@ class Comparison(Document):
         return Winner(BATCH, names, f"{most:,}{ratio_text}")
 
     def _quick(self) -> Winner:
-        ratios = {each.name: self.time_ratio(each.name) for each in self._running()}
+        ratios = {each.name: self.time_ratio(each.name) for each in self._with_peaks()}
         if not any(ratios.values()):
             why = "an estimate has no times" if self.provenance == "estimated" else "no times known"
             return Winner(QUICK, (), why)
@@ -356,7 +356,7 @@ class Comparison(Document):
             why = ONE_RUN if self.repeats < 2 else _NOISE
             return Winner(QUICK, (), why)
         names = {name for name, each in known.items() if each.point <= WITHIN}
-        return self._least(QUICK, [each for each in self._running() if each.name in names])
+        return self._least(QUICK, [each for each in self._with_peaks() if each.name in names])
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"

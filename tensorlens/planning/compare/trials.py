@@ -21,7 +21,7 @@ from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
 _SIGNALS_WITHOUT_MEMORY = ("SIGKILL", "SIGABRT")
-"""Sent by the system's killer, and by C++ if nobody catches bad_alloc; SIGSEGV may be any crash."""
+"""Signals of the out-of-memory killer, and of C++ after bad_alloc; SIGSEGV may be any crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def largest_measured_batch(
     """Find the largest batch, a multiple of ``multiple``, that runs within the capacity."""
     refused: dict[int, Failure] = {}
 
-    # a fresh process: the same memory is mapped before every limit
+    # a fresh process, so that the same memory is mapped before every limit
     with Runner() as processes:
 
         def needed(batch: int) -> int | None:
@@ -62,7 +62,7 @@ def largest_measured_batch(
                 job,
                 batch=batch,
                 limit=capacity,
-                # a larger one would leave memory mapped that then counts as room
+                # a larger one would leave mapped memory that adds to the capacity
                 rehearsal=multiple,
                 warmup=0,
                 steps=STEPS,
@@ -97,7 +97,7 @@ def run_estimate(
     if "alloc_conf" in request.job.variant.settings and request.spec.card is None:
         return Failure(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
-        # what an option leaves in a process of fake tensors must not reach the next option
+        # what an option leaves in its process of fake tensors must not affect the next option
         with Runner() if request.job.framework == "torch" else shared_runner() as processes:
             largest = _largest_estimated_batch(request, lowest, highest, processes)
             answer = request.ask(processes)
@@ -157,7 +157,7 @@ def _largest_estimated_batch(
 def outcome_of(
     option: Option, results: Sequence[Result | EstimatedOption], largest: LargestBatch | Failure
 ) -> Outcome:
-    """Return the row of an option from the results of all repeats; if one failed, that is told."""
+    """Return the row of an option from the results of its repeats; one failure makes it failed."""
     failure = next((each for each in results if isinstance(each, Failure)), None)
     if failure is not None:
         return Outcome(

@@ -111,9 +111,9 @@ HOOKS = FrameworkHooks(
     program=lambda job: _program_with_options(job, estimated=False),
     when_stepped=when_stepped,
     refusal=_refusal,
-    limited=_limit_memory,
-    rehearses=lambda: True,
-    cleared=_clear_session,
+    limit_memory=_limit_memory,
+    needs_rehearsal=lambda: True,
+    clear=_clear_session,
 )
 """TensorFlow's part of a measured trial."""
 

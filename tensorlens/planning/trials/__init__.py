@@ -1,7 +1,6 @@
-"""Trials: runs of a program in another process, which begin, step and are measured here.
+"""Trials: runs of a program in another process, from its begin to the measured steps.
 
-The built-in options of a framework have folders of their own. Frameworks are imported in functions
-alone.
+The built-in options of a framework have their own folder. Only functions import frameworks.
 """
 
 from tensorlens.lazy import attach

@@ -1,7 +1,7 @@
-"""Global settings of frameworks: read in the asking process, and set in those of its trials.
+"""Global settings of frameworks: read in the asking process and set in its trials' processes.
 
-Only frameworks that are imported have settings. They are read and set by public functions; values
-are plain, so that they can be pickled without the framework.
+Only imported frameworks have settings. Public functions read and set them; values are plain, so
+that they can be pickled without the framework.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULT_SEED = 67280421310721
 
 
 class SettingRefused(TensorlensError):
-    """A setting of the program that another process cannot take."""
+    """A setting of the program cannot be applied in another process."""
 
 
 class _Setting(NamedTuple):
@@ -55,9 +55,9 @@ def _pair(getter: str, setter: str, default: Any) -> _Setting:
 
 def _threads(kind: str) -> _Setting:
     name = f"{kind}_op_parallelism_threads"
-    made = _pair(f"tensorflow.config.threading.get_{name}", f"set_{name}", 0)
-    # 0 leaves it to TensorFlow, which tells a number of its own once it has begun
-    return made._replace(write=lambda tf, value: made.write(tf, value) if value else None)
+    setting = _pair(f"tensorflow.config.threading.get_{name}", f"set_{name}", 0)
+    # 0 leaves it to TensorFlow, which reports its own number once it has started
+    return setting._replace(write=lambda tf, value: setting.write(tf, value) if value else None)
 
 
 def _flag(name: str) -> _Setting:
@@ -138,7 +138,7 @@ def settings() -> GlobalSettings:
 
 @contextlib.contextmanager
 def applied(wanted: GlobalSettings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Apply another process's settings meanwhile, except ``leave``."""
+    """Apply another process's settings, except ``leave``; restore the former ones at the end."""
     before = apply({name: value for name, value in wanted.items() if name not in leave})
     try:
         yield

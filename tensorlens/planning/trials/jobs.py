@@ -234,4 +234,4 @@ Message = Result | Progress | JobStart | JobEnd
 
 
 class WakeRequest:
-    """Asks whether the files that programs imported are unchanged."""
+    """Request to tell whether the files that programs imported are unchanged."""

@@ -12,8 +12,8 @@ from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.records.queues import Queue
 
-_PATIENCE, _STILL, _MOMENT = 5.0, 0.1, 0.01
-"""Seconds to wait for one more batch, for the bytes of a full queue, and between two looks."""
+_BATCH_TIMEOUT, _FULL_TIMEOUT, _INTERVAL = 5.0, 0.1, 0.01
+"""Seconds to wait for another batch, for the bytes of a full queue, and between two readings."""
 
 
 def held_ahead() -> tuple[int | None, str]:
@@ -31,7 +31,7 @@ def held_ahead() -> tuple[int | None, str]:
         # the other figures of the trial stay
         return None, f"a loader could not be looked at: {reason(error)}"
     if not all(map(_is_full, queues)):
-        return None, f"workers made no batch for {_PATIENCE:g} s after the last step"
+        return None, f"workers made no batch for {_BATCH_TIMEOUT:g} s after the last step"
     for each in queues:
         if each.nbytes is None:
             return None, each.missing.get("nbytes", "")
@@ -53,12 +53,12 @@ def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
         if found != before:
             changed, before = now, found
         # a batch is announced before it is complete in shared memory
-        patience = _STILL if all(map(_is_full, queues)) else _PATIENCE
-        if now >= changed + patience:
+        timeout = _FULL_TIMEOUT if all(map(_is_full, queues)) else _BATCH_TIMEOUT
+        if now >= changed + timeout:
             return queues
-        time.sleep(_MOMENT)
+        time.sleep(_INTERVAL)
 
 
 def _is_full(queue: Queue) -> bool:
-    """Return whether no batch is expected; if that is unknown, waiting is of no use."""
+    """Tell whether no further batch is expected, or waiting is of no use as that is unknown."""
     return not queue.in_work and not queue.waiting

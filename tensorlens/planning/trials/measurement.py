@@ -1,4 +1,4 @@
-"""Runs a job for real and measures it, if asked under a limit of memory."""
+"""Runs a job with data and measures it, optionally under a memory limit."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class FrameworkHooks:
     refusal: Callable[[BaseException, bool], str | None]
     """Returns the text of the failed request of an out-of-memory error, or None; its second
     argument is whether the job has a limit."""
-    limited: Callable[[int], AbstractContextManager[None]]
+    limit_memory: Callable[[int], AbstractContextManager[None]]
     """Limits the program's memory to a number of bytes from now on."""
-    rehearses: Callable[[], bool]
+    needs_rehearsal: Callable[[], bool]
     """Returns whether a small step must load libraries before a limit is set."""
-    cleared: Callable[[], object] = lambda: None
+    clear: Callable[[], object] = lambda: None
     """Frees what the rehearsal left."""
 
 
@@ -52,22 +52,22 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
     _seed(hooks)
     settings = job.program.global_settings or {}
     apply(settings)
-    if job.limit is not None and hooks.rehearses():
+    if job.limit is not None and hooks.needs_rehearsal():
         _rehearse(job, hooks)
         apply(settings)
     meter = hooks.meter(job.device)
     losses: list[float | None] = []
     program = hooks.program(job)
-    made: list[Any] = []
-    """Keeps the step, and with it its loaders, until they were looked at."""
+    kept: list[Any] = []
+    """The step, whose loaders must stay until they are read."""
 
     def call(step: Callable[[], Any]) -> None:
         losses.append(loss_of(step() if recording is None else recording.call(step)))
         meter.wait()
 
     def begin() -> Any:
-        made.append(program.begin() if recording is None else recording.begin(program.begin))
-        return made[0]
+        kept.append(program.begin() if recording is None else recording.begin(program.begin))
+        return kept[0]
 
     wanted = job.warmup + job.steps
     recording = ProgramRecording(meter, job) if job.records else None
@@ -75,15 +75,15 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
     if recorder is not None:
         steps = StepRunner(wanted + 1, recorder, recorder.done, hooks.when_stepped)
     else:
-        # a message for each step would be work for a processor that the next one needs
+        # a message for each step would take processor time from the next one
         steps = StepRunner(wanted, recording or meter, lambda done: None, hooks.when_stepped)
     try:
-        with nullcontext() if job.limit is None else hooks.limited(job.limit):
+        with nullcontext() if job.limit is None else hooks.limit_memory(job.limit):
             steps.run(job.program, begin, call)
     except BaseException as error:
-        # data may be too short for the step more: the figures are known by then
-        is_of_more = recorder is not None and recorder.figures is not None
-        if not (is_of_more and isinstance(error, Exception)):
+        # data may be too short for the extra step: the figures are known by then
+        is_of_extra_step = recorder is not None and recorder.figures is not None
+        if not (is_of_extra_step and isinstance(error, Exception)):
             text = hooks.refusal(error, job.limit is not None)
             if text is None:
                 raise
@@ -110,13 +110,13 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
 
 def _rehearse(job: Job, hooks: FrameworkHooks) -> None:
     """Run one small step and free it, so that libraries are loaded and threads started."""
-    # a program may refuse so small a batch: what else is wrong with it shows in the run itself
+    # a program may refuse so small a batch; any other error comes again in the run
     with contextlib.suppress(Exception):
         step = hooks.program(replace(job, batch=job.rehearsal)).begin()
         if step is not None:
             step()
         del step
-    hooks.cleared()
+    hooks.clear()
     gc.collect()
 
 

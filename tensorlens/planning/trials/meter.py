@@ -32,7 +32,7 @@ class Meter:
         self._setup: dict[str, int] = {}
         self._first_step = 0
         self._peaks: list[int] = []
-        """Peaks of the CPU from mark to mark; those from ``_first_step`` on are of steps."""
+        """Peaks of the CPU between marks; those from ``_first_step`` on are of steps."""
 
     def wait(self) -> None:
         """Wait until the devices are idle."""
@@ -87,7 +87,7 @@ class Meter:
 class ExtraStepRecorder:
     """Records one further step to name the largest parts of the peak.
 
-    It stands before a meter and passes marks on, except for those from that step on.
+    It passes the marks before that step on to a meter.
     """
 
     def __init__(self, meter: Meter, steps: int) -> None:

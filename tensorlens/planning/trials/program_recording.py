@@ -15,9 +15,9 @@ from tensorlens.recording.recordings import Recording
 
 
 class ProgramRecording:
-    """Stands before a meter: passes marks on, and adds them to a recording.
+    """Passes marks on to a meter, and adds them to a recording.
 
-    Steps of a whole program get no marks there: optimizers tell them.
+    Steps of a whole program get no marks there: those of its optimizers delimit them.
     """
 
     def __init__(self, meter: Meter, job: Job) -> None:
@@ -38,7 +38,7 @@ class ProgramRecording:
                 step = begin()
             return step
         finally:
-            # while the frames of a whole program, which may be ended after its last step, are there
+            # while the frames of a whole program exist; it may be ended after its last step
             if step is None:
                 self._end()
 
@@ -65,7 +65,7 @@ class ProgramRecording:
         try:
             facts = self._watch.facts(self._is_whole)
         except Exception:
-            # facts that cannot be had are left out
+            # unreadable facts are left out
             facts = StepFacts(is_whole=self._is_whole)
         self._recording.stop()
         self.result = Recording(self._recording.log, self._recording.origin), facts

@@ -2,7 +2,7 @@
 
 Steps on fake tensors run in the process itself, whose device is prepared once. For any other job it
 imports the framework and forks, which saves the import and leaves memory as in a fresh process.
-Where forking is not safe it runs one such job and ends.
+If forking is not safe, it runs one such job and ends.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ def serve() -> None:
         except EOFError:
             return
         if isinstance(job, WakeRequest):
-            send(all(_changed_at(file) == changed for file, changed in files.items()))
+            send(all(_change_time(file) == time for file, time in files.items()))
             continue
         sys.path[:] = job.path
         if job.mode is Mode.FAKE:
             result = _result(job, send)
-            files = {file: _changed_at(file) for file in _files_of_programs()}
+            files = {file: _change_time(file) for file in _files_of_programs()}
             send(result)
             # without torch the job has failed already
             with contextlib.suppress(Exception):
                 if importlib.import_module(_FAKE).settle(job.program):
                     continue
-            # whoever asks next is told so, also where threads of the program hold this process
+            # the next request must see the end, even if threads of the program keep this process
             target.close()
             return
         elif FORKS:
@@ -109,8 +109,8 @@ def serve() -> None:
 
 
 def leave() -> NoReturn:
-    """End the process as Python does, but for taking its modules apart: that takes long."""
-    # what waits for threads at the end; concurrent.futures and others register there
+    """End the process as Python does, without the slow teardown of its modules."""
+    # waits for threads at the end; concurrent.futures and others register there
     getattr(threading, "_shutdown", lambda: None)()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -120,7 +120,7 @@ def leave() -> NoReturn:
 
 
 def _files_of_programs() -> Iterator[str]:
-    """Give the files of the modules that are no library's, and of the script."""
+    """Yield the files of the program's own modules, and of the script."""
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not is_foreign(file):
@@ -129,8 +129,8 @@ def _files_of_programs() -> Iterator[str]:
         yield sys.argv[0]
 
 
-def _changed_at(file: str) -> int:
-    """Return when a file was changed, in nanoseconds; 0 where there is none."""
+def _change_time(file: str) -> int:
+    """Return the time of a file's last change in nanoseconds; 0 if there is no file."""
     try:
         return Path(file).stat().st_mtime_ns
     except (OSError, ValueError):
@@ -141,9 +141,9 @@ def _fork(job: Job, source: BinaryIO, send: Send) -> None:
     importlib.import_module(OPTIONS[job.framework]).prepare()
     pid = os.fork()
     if not pid:
-        # a group of its own: processes that the program starts have to go with it
+        # a group of its own, to end the processes that the program starts as well
         os.setpgid(0, 0)
-        # it says so itself: two that write into one pipe would cut each other's answers
+        # sent from here: two processes that write into one pipe would mix their messages
         send(JobStart(os.getpid()))
         _run_alone(job, source, send)
     _, status = os.waitpid(pid, 0)
@@ -153,7 +153,7 @@ def _fork(job: Job, source: BinaryIO, send: Send) -> None:
 
 
 def _run_alone(job: Job, source: BinaryIO, send: Send) -> None:
-    """Run a job and end this process; it ends too when whoever asked is gone."""
+    """Run a job and end this process, at once if the asking process is gone."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def _run_alone(job: Job, source: BinaryIO, send: Send) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     send(_result(job, send))
-    # what the program leaves running must not keep the process
+    # threads that the program leaves must not keep the process
     _exit(0)
 
 
@@ -193,7 +193,7 @@ def _failure(error: BaseException, output: str, *, is_fake: bool) -> Failure:
         is_usage = isinstance(error, UsageError)
         return Failure(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
     whole = text = type(error).__name__
-    # somebody's __str__ may fail
+    # __str__ of an error may fail
     with contextlib.suppress(Exception):
         whole, text = f"{whole}: {error}", f"{whole}: {one_line(error, 300)}"
     lines = _own_frames(error)
@@ -214,13 +214,13 @@ def _failure(error: BaseException, output: str, *, is_fake: bool) -> Failure:
 
 
 def _own_frames(error: BaseException) -> list[str]:
-    """Return the traceback from the begin of the program, its own frames if there are any.
+    """Return the traceback from the program's begin on, only its own frames if there are any.
 
     With ``TENSORLENS_TRACEBACK`` frames of libraries are kept.
     """
     entries: list[Any] = traceback.extract_tb(error.__traceback__)
-    begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
-    entries = [each for each in entries[begins:] if not each.filename.startswith(_PACKAGE)]
+    start = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
+    entries = [each for each in entries[start:] if not each.filename.startswith(_PACKAGE)]
     own = [each for each in entries if not is_foreign(each.filename)]
     if not own or is_on(os.environ.get("TENSORLENS_TRACEBACK", "0")):
         own = entries

@@ -44,7 +44,7 @@ class Option(Generic[S]):
         self.stage = stage
 
     def building(self) -> AbstractContextManager[Any]:
-        """Return a context for the making of the step."""
+        """Return a context in which the step is made."""
         return nullcontext()
 
     def built(self) -> None:
@@ -116,7 +116,7 @@ class ProgramWithOptions:
             for option in self._options:
                 stack.enter_context(option.building())
             try:
-                step = self._made()
+                step = self._make_step()
             except StepsDone:
                 if not self._options:
                     raise
@@ -136,7 +136,7 @@ class ProgramWithOptions:
         for option in self._options:
             option.finished()
 
-    def _made(self) -> Callable[[], Any] | None:
+    def _make_step(self) -> Callable[[], Any] | None:
         def make_step() -> Any:
             # a setting may have changed the batch
             made = beginning(replace(self._job, batch=self.stage.batch))

@@ -1,4 +1,4 @@
-"""Begins a program, by its function or as a script, counts its steps and reads their losses."""
+"""Begins a program, a function or a script, counts its steps and reads their losses."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ END = "end"
 
 
 class StepsDone(BaseException):
-    """Ends a program after its last wanted step."""
+    """Raised to end a program after its last wanted step."""
 
 
 class Marks(Protocol):
-    """Receives the begins and ends of steps."""
+    """Receiver of the begins and ends of steps."""
 
     def mark(self, name: str, row: int | None = None) -> None:
         """Set a mark now; with ``row`` 0 before everything so far."""
@@ -157,8 +157,8 @@ class StepRunner:
     Args:
         wanted: the number of steps.
         marks: receives their marks.
-        done: called with the number of each step.
-        when_stepped: as of the framework's adapter.
+        done: called with the number of steps done.
+        when_stepped: function of the framework's adapter that reports optimizer steps.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ def loss_of(value: Any) -> float | None:
     try:
         return _loss_of(value)
     except Exception:
-        # what a program returns is its own matter
+        # a program may return anything
         return None
 
 

@@ -118,9 +118,9 @@ HOOKS = FrameworkHooks(
     program=lambda job: program_with_options(job, estimated=False),
     when_stepped=when_stepped,
     refusal=_refusal,
-    limited=lambda nbytes: (_limited_devices if torch.cuda.is_available() else host_limited)(
+    limit_memory=lambda nbytes: (_limited_devices if torch.cuda.is_available() else host_limited)(
         nbytes
     ),
-    rehearses=lambda: not torch.cuda.is_available(),
+    needs_rehearsal=lambda: not torch.cuda.is_available(),
 )
 """torch's part of a measured trial."""
