@@ -1,6 +1,6 @@
-"""Estimates: the memory that a program's steps will need, on a card that is not there.
+"""Estimates of the memory that a program's steps will need, on a card that need not be there.
 
-:mod:`.target` finds the program and :mod:`.api` checks the request. A process of its own runs the
+:mod:`.target` finds the program and :mod:`.api` checks the request. Another process runs the
 program on fake tensors (``planning/processes.py``, ``planning/torch``) and returns a
 :class:`~tensorlens.planning.trace.Trace` of its requests. :mod:`.simulation` replays them on
 simulated allocators, and :mod:`.assembly` adds the memory outside of the framework.

@@ -1,4 +1,4 @@
-"""``estimate()``: what a program's steps will need, from a run on fake tensors."""
+"""``estimate()``: the memory that a program's steps will need, from a run on fake tensors."""
 
 from __future__ import annotations
 
@@ -35,32 +35,31 @@ def estimate(
     script_args: Sequence[str] = (),
     **of_keras: Any,
 ) -> Estimate:
-    """Predict the memory of a program's training steps, of a GPU without the GPU.
+    """Predict the GPU memory of a program's training steps without the GPU.
 
     The steps run in another process on fake tensors, which have shapes and no bytes; their
     requests go to a simulated caching allocator.
 
     Args:
-        make_step: builds model, optimizer and data and returns ``step()``, which runs one step; if
-            it returns None it was the whole program, whose steps are counted by its optimizer. It
+        make_step: function that builds model, optimizer and data and returns ``step()``, which runs
+            one step; or that is the whole program and returns None: its optimizer's steps count. It
             may return a compiled Keras model, or a step that trains one.
             Or ``"module:function"``, ``"file.py:function"``, or a script. Or a Keras model on
-            TensorFlow, whose train step is traced in this process without data, as it is compiled.
+            TensorFlow, whose compiled train step is traced in this process without data.
         device: ``cuda``, or ``cpu`` for host memory.
-        card: the card's name: ``h100``, ``rtx 3090``.
-        steps: how many are run: optimizers make their state in the first one.
+        card: name of the card: ``h100``, ``rtx 3090``.
+        steps: number of steps to run; optimizers make their state in the first one.
         capacity: bytes of the card to fit into, or a text such as ``24 GiB``.
-        settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
+        settings: ``PYTORCH_CUDA_ALLOC_CONF`` on the card; by default its value here.
         arguments: keyword arguments of ``make_step``.
-        world_size: how many processes train together; the figures are of one.
-        script_args: what a script finds in ``sys.argv[1:]``.
-        of_keras: of a Keras model: ``batch_size`` (32), and what it is compiled with where that
-            is to be different: ``optimizer``, ``loss``, ``policy`` (``"mixed_float16"``),
-            ``run_eagerly``; ``input_shape`` without the batch, and ``input_dtype``, where the model
-            has none.
+        world_size: number of processes that train together; the figures are of one.
+        script_args: ``sys.argv[1:]`` of a script.
+        of_keras: options of a Keras model: ``batch_size`` (32); to compile it differently,
+            ``optimizer``, ``loss``, ``policy`` (``"mixed_float16"``), ``run_eagerly``; if it has
+            none of its own, ``input_shape`` without the batch, and ``input_dtype``.
 
     Raises:
-        UsageError: something of it makes no sense; one line says what.
+        UsageError: an argument makes no sense; one line says why.
         ProgramFailed: the program raised an error.
     """
     asked = request(
@@ -82,15 +81,15 @@ def estimate(
 def estimate_cards(
     make_step: MakeStep | Any, cards: Sequence[str | Card], **options: Any
 ) -> Mapping[str, Estimate]:
-    """Return the estimate for each of several cards, by the cards' full names.
+    """Return the estimates for several cards by the cards' full names.
 
     Args:
         make_step: as for :func:`estimate`.
-        cards: their names.
+        cards: names of the cards.
         options: as for :func:`estimate`.
 
     Raises:
-        UsageError: something of it makes no sense; one line says what.
+        UsageError: an argument makes no sense; one line says why.
         ProgramFailed: the program raised an error.
     """
     if isinstance(cards, str | Card) or not cards:
@@ -154,14 +153,14 @@ def allocator_settings(given: str | None) -> str:
 
 
 BATCHES = ("", "batch", "batch_size")
-"""Names of the argument that is the batch; the empty name means the first argument."""
-_ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
+"""Names of the batch argument; the empty name means the first argument."""
+_TRACE_NAMES = {"batch_size": "batch", "run_eagerly": "eager"}
 """Arguments to their names in ``TraceRequest``."""
 
 
 @dataclass(frozen=True)
 class StepsRequest:
-    """Request for the steps of a program: torch's run on fake tensors, TensorFlow's are traced."""
+    """Request for a program's steps: torch's run on fake tensors, TensorFlow's are traced."""
 
     job: Job
     """The job, without mode, device and options of Keras models."""
@@ -174,7 +173,7 @@ class StepsRequest:
         if job.program.is_script and job.variant.arguments:
             raise UsageError(_of_script(job.name, *job.variant.arguments))
         given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
-        of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
+        of_keras = {_TRACE_NAMES.get(name, name): each for name, each in given.items()}
         mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
         asked = replace(job, mode=mode, device=spec.kind, card=spec.card, of_keras=of_keras)
         with progress(job.name, "step", job.steps) as done:
@@ -206,7 +205,7 @@ def _of_script(name: str, *arguments: str) -> str:
     return f"{name} is a script, which takes no {', '.join(arguments)}: give a function"
 
 
-_OF_KERAS = (
+_KERAS_OPTIONS = (
     *("batch_size", "run_eagerly"),
     *("optimizer", "loss", "policy", "input_shape", "input_dtype"),
 )
@@ -214,8 +213,8 @@ _OF_KERAS = (
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Check the options of a Keras model."""
-    for name in options.keys() - set(_OF_KERAS):
-        known = difflib.get_close_matches(name, _OF_KERAS, n=1, cutoff=0.5) or _OF_KERAS
+    for name in options.keys() - set(_KERAS_OPTIONS):
+        known = difflib.get_close_matches(name, _KERAS_OPTIONS, n=1, cutoff=0.5) or _KERAS_OPTIONS
         raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
     batch = options.get("batch_size", 1)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:

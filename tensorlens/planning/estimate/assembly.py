@@ -1,6 +1,6 @@
-"""Makes an estimate of a trace: simulated allocators, and memory outside of the framework.
+"""Makes an estimate from a trace: simulated allocators, and memory outside of the framework.
 
-Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13.
+Files named without a folder are in ``aten/src/ATen/native/cuda`` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensorlens.units import format_bytes
 
 
 def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -> Estimate:
-    """Return the estimate for a device; ``settings`` are of torch's allocator."""
+    """Return the estimate for a device; ``settings`` are those of torch's allocator."""
     device, card = spec.device, spec.card
     if trace.framework != "torch":
         settings = ""
@@ -36,7 +36,7 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
         program = f"{program} without XLA"
     _name_inputs(trace)
     rules, unsimulated = parse_settings(settings)
-    device = _found(trace, device)
+    device = _device_name(trace, device)
     variants = [Simulation(trace, rules, size).run() for size in _sizes(trace)]
     likely = variants[len(variants) // 2]
     allocated, reserved = map(_range, zip(*(each.peaks(device) for each in variants), strict=True))
@@ -80,7 +80,7 @@ def _name_inputs(trace: Trace) -> None:
             log.name(row, label)
 
 
-def _found(trace: Trace, device: str) -> str:
+def _device_name(trace: Trace, device: str) -> str:
     """Return the device's name in the trace: ``cuda:0`` for ``cuda``."""
     names = [name for name in trace.log.devices if f"{name}:".startswith(f"{device}:")]
     if not names:
@@ -92,7 +92,7 @@ def _found(trace: Trace, device: str) -> str:
 
 
 def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
-    """Return functions for the least, the likeliest and the largest size of each request."""
+    """Return functions from a request's row to its least, likeliest and largest size."""
     if not trace.bounds:
         return [None]
     size, bounds = trace.log.size, trace.bounds
@@ -130,7 +130,7 @@ def _highest(log: EventLog, device: str) -> int:
 
 
 def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
-    """Name the blocks that belong to no tensor and outlive the operator that took them."""
+    """Label blocks that belong to no tensor and outlive the operator that requested them."""
     log = simulated.log
     for row, name in trace.scratch.items():
         made = simulated.rows.get(row)
@@ -171,7 +171,7 @@ def _batch(log: EventLog, device: str) -> int | None:
 
 
 def _growth(log: EventLog, device: str) -> list[Caution]:
-    """Return the bytes that the last step left beyond the step before it, without remainders."""
+    """Return a warning if the last step left more bytes than the one before it."""
     if len(log.marks) < 3:
         return []
     *_, before, last, end = log.marks
@@ -256,13 +256,13 @@ _CONTEXTS: tuple[tuple[tuple[int, int], Range], ...] = (
     ((7, 0), _mebibytes(250, 310, 450)),
     ((0, 0), _mebibytes(150, 250, 400)),
 )
-"""From which capability on to the context with kernels loaded lazily: 287,047,680 B with a segment
-of 20 MiB on CUDA 11.7 (pytorch#86509), 426 MiB on an RTX 6000 Ada with CUDA 13.0
+"""Least capability to the context with kernels loaded lazily: 287,047,680 B with a segment of
+20 MiB on CUDA 11.7 (pytorch#86509), 426 MiB on an RTX 6000 Ada with CUDA 13.0
 (unsloth-zoo#1053), about 400 MB by the maintainers (pytorch#109888). It grows with
 multiprocessors, as each has room for the stacks of its threads."""
 
-_ANY = _mebibytes(2, 20, 60)
-_OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
+_BASE_KERNELS = _mebibytes(2, 20, 60)
+_LIBRARIES: Mapping[str, tuple[tuple[str, ...], Range]] = {
     "cuBLAS": (
         (
             *("::mm", "::addmm", "::bmm", "::baddbmm", "::mv", "::addmv", "::linear", "::matmul"),
@@ -276,15 +276,15 @@ _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
     ),
     "attention": (("attention",), _mebibytes(0, 5, 30)),
 }
-"""Library to the operators that use it, and the size of its kernels: about what NVML saw
-beyond torch's segments in the trainings published with xMem, which are of all of these."""
+"""Library to the operators that use it, and the size of its kernels: about what NVML saw beyond
+torch's segments in the trainings published with xMem, which cover all of these."""
 
 
 def context_overhead(card: Card | None, trace: Trace) -> tuple[EstimateTerm, ...]:
     """Return the memory outside of the framework; none for the CPU (``card`` None).
 
-    It is the CUDA context and the kernels, which are loaded on first use
-    (``CUDA_MODULE_LOADING=LAZY``, torch's default): more kinds of operators need more.
+    These are the CUDA context and the kernels, which are loaded on first use
+    (``CUDA_MODULE_LOADING=LAZY``, torch's default): more kinds of operators load more.
     """
     if card is None:
         return ()
@@ -297,10 +297,10 @@ def context_overhead(card: Card | None, trace: Trace) -> tuple[EstimateTerm, ...
     names = {each.op for each in trace.log.contexts if each.op}
     used = [
         library
-        for library, (marks, _) in _OF.items()
+        for library, (marks, _) in _LIBRARIES.items()
         if any(mark in name for name in names for mark in marks)
     ]
-    kernels = sum((_OF[library][1] for library in used), _ANY)
+    kernels = sum((_LIBRARIES[library][1] for library in used), _BASE_KERNELS)
     libraries = ", ".join([trace.framework, *used])
     loaded = f"kernels are loaded as they are first used: those of {libraries}"
     return (

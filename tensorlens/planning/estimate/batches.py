@@ -17,15 +17,15 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import progress
 
-MOST = 1 << 24
-"""Default of the largest batch that is tried."""
+MAX_TRIED = 1 << 24
+"""Default of the largest batch to try."""
 
-_FAR = 16
-"""The next batch is at most this many times the last one that fits."""
+_RATIO = 16
+"""Largest ratio of the next batch to the last one that fits."""
 
-_EARLY = 6
-"""From the third to this try a line through the figures gives the next batch, as long as all fit;
-otherwise the batch at least doubles until one does not fit."""
+_LAST_LINEAR_TRY = 6
+"""While all fit, the third to this try follow a line through the figures; in other tries the batch
+at least doubles."""
 
 
 def largest_that_fits(
@@ -42,7 +42,7 @@ def largest_that_fits(
     Raises:
         UsageError: no batch that is a multiple lies between ``lowest`` and ``highest``.
     """
-    lowest, highest = -(-lowest // multiple), (highest or MOST) // multiple
+    lowest, highest = -(-lowest // multiple), (highest or MAX_TRIED) // multiple
     if lowest > highest:
         raise UsageError(f"no multiple of {multiple} lies within the batches to try")
     tried: dict[int, int | None] = {}
@@ -59,8 +59,8 @@ def largest_that_fits(
         while too_large - fitting > 1:
             reach = _reach(tried, fitting, capacity)
             if too_large > highest:
-                is_early = 2 < len(tried) <= _EARLY
-                wanted = min(reach + 1 if is_early else max(reach, 2 * fitting), _FAR * fitting)
+                is_linear = 2 < len(tried) <= _LAST_LINEAR_TRY
+                wanted = min(reach + 1 if is_linear else max(reach, 2 * fitting), _RATIO * fitting)
             elif len(tried) % 2:
                 wanted = reach
             elif too_large > 4 * fitting:
@@ -96,7 +96,7 @@ class MaxBatch(int):
     estimates: Mapping[int, Estimate]
     """Every batch that was tried."""
     reaches_end: bool
-    """Whether the largest batch that was allowed fits."""
+    """Whether the largest batch to try fits."""
     surely: bool
     """Whether upper bounds were compared with the capacity."""
 
@@ -164,21 +164,21 @@ def max_batch(
 
     Args:
         make_step: as for :func:`tensorlens.estimate`; it is called with the batch. Of a Keras
-            model the batch is what varies.
+            model the batch varies.
         capacity: bytes of the card, context included, or a text such as ``24 GiB``; by
             default all that ``card`` has.
-        lowest: the smallest batch worth trying, at least 1.
-        highest: the largest; None: no end.
+        lowest: smallest batch to try, at least 1.
+        highest: largest batch to try; None: no limit.
         surely: compare the upper bound with the capacity; by default the likeliest figure.
-        card: the card's name.
-        steps: how many steps are run for each batch.
+        card: name of the card.
+        steps: number of steps to run for each batch.
         settings: ``PYTORCH_CUDA_ALLOC_CONF`` on the card; by default its value here.
         arguments: keyword arguments of ``make_step``.
-        world_size: how many processes train together.
-        of_keras: of a Keras model, as for :func:`tensorlens.estimate`.
+        world_size: number of processes that train together.
+        of_keras: options of a Keras model, as for :func:`tensorlens.estimate`.
 
     Raises:
-        UsageError: an argument makes no sense; the message says which.
+        UsageError: an argument makes no sense; one line says why.
         ProgramFailed: the program raised an error.
     """
     least, most = lowest, lowest if highest is None else highest

@@ -26,8 +26,8 @@ from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 
-_SHARE = 0.05
-"""Least share of activations in the peak for the rules of thumb to be told."""
+_MIN_ACTIVATIONS = 0.05
+"""Least fraction of activations in the peak for the rules of thumb to be explained."""
 
 
 def explanation(estimate: Estimate) -> Sequence[Block]:
@@ -60,7 +60,7 @@ _LABELS = {
 _GROWING = ("activation", "input", ACTIVATION_GRADIENT)
 """Kinds that grow with the batch."""
 _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation": "Activations"}
-"""Kinds that are named even if they have nothing at the peak, but at other times."""
+"""Kinds that are named even if they only have bytes at other moments than the peak."""
 
 
 def _kinds(
@@ -79,16 +79,16 @@ def _kinds(
 
 
 def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> str:
-    told = [counted(part.blocks, "block")]
+    texts = [counted(part.blocks, "block")]
     if part.kind in ("gradient", "optimizer") and parameters:
-        told.append(f"{part.nbytes / parameters:.2f} times the parameters")
+        texts.append(f"{part.nbytes / parameters:.2f} times the parameters")
     # blocks no larger than an allocator's unit do not grow with the batch
     if part.kind in _GROWING and estimate.batch and part.nbytes > MIN_BLOCK * part.blocks:
         items = counted(estimate.batch, "item")
-        told.append(f"{size(part.nbytes // estimate.batch)} for each of the {items} of the batch")
+        texts.append(f"{size(part.nbytes // estimate.batch)} for each of the {items} of the batch")
     if part.kind in _ABSENT and most > part.nbytes:
-        told.append(f"{size(most)} at their most")
-    return ", ".join(told)
+        texts.append(f"{size(most)} at their most")
+    return ", ".join(texts)
 
 
 def _term(term: EstimateTerm) -> str:
@@ -107,7 +107,7 @@ def _rules_of_thumb(
 ) -> str:
     """Explain two common rules of thumb and why they are off."""
     batch = estimate.batch
-    if not batch or bytes_of(parts, "activation") < _SHARE * estimate.peak_allocated:
+    if not batch or bytes_of(parts, "activation") < _MIN_ACTIVATIONS * estimate.peak_allocated:
         return ""
     activations = max(bytes_of(parts, "activation"), most.get("activation", 0))
     kept = sum(max(bytes_of(parts, role), most.get(role, 0)) for role in ("parameter", "optimizer"))

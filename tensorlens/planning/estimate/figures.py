@@ -1,4 +1,4 @@
-"""Figures of an estimate, the same in all formats: required on card, the peak in parts, the sum."""
+"""Figures of an estimate for all formats: required on card, the parts of the peak, the sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIVATION_GRADIENT = "gradient of activations"
 WORKSPACE = "workspace"
 """Kind of blocks that belong to no tensor: scratch of kernels, workspaces of libraries."""
 UNATTRIBUTED = "unattributed"
-"""Kind of the rest if the blocks do not add up to the peak."""
+"""Kind of the difference if the blocks do not add up to the peak."""
 
 _KINDS = (
     *("parameter", "buffer", "gradient", "optimizer", "activation", ACTIVATION_GRADIENT),
@@ -45,7 +45,7 @@ class PeakPart:
     kind: str
     """A role, or one of the names above: :data:`WORKSPACE`, the remainder."""
     label: str
-    """Text for people: ``parameters``, ``cuBLAS workspace``."""
+    """Shown text: ``parameters``, ``cuBLAS workspace``."""
     nbytes: int = 0
     blocks: int = 0
 
@@ -87,7 +87,7 @@ def library_bytes(estimate: Estimate) -> Mapping[str, int]:
 
 
 def peaks_by_kind(estimate: Estimate) -> Mapping[str, int]:
-    """Return the highest bytes of each kind, each at an instant of its own."""
+    """Return the highest bytes of each kind, each at its own moment."""
     terms = _terms(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -137,7 +137,7 @@ _PEAK_FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of the figures that a person asks for."""
+    """One figure of the report."""
 
     label: str
     nbytes: Range
@@ -168,7 +168,7 @@ def requirement(estimate: Estimate) -> tuple[Figure, ...]:
 
 
 def tool_figures(estimate: Estimate) -> tuple[Figure, ...]:
-    """Return what tools will show: the framework's two peaks, and the driver's figure."""
+    """Return the figures that tools will show: the framework's two peaks, and the driver's."""
     if estimate.card is None:
         return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
     allocated, reserved = _PEAK_FUNCTIONS.get(estimate.framework, _PEAK_FUNCTIONS["torch"])

@@ -56,7 +56,7 @@ from tensorlens.render.shown import View
 
 TITLE = "memory estimate"
 _FEW = 5
-"""Lines and modules that are named; the others are summed."""
+"""Number of lines and modules that are named; the others are summed."""
 _LINE = 32
 """Width of a line's place beside its source."""
 _TONES: dict[Verdict, Tone] = {
@@ -75,7 +75,7 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
         Only(HTML_MEDIA, lambda: _bars(estimate)),
         *_figures(estimate),
         _peak(estimate),
-        # a page has those of its recording
+        # a page has the lines and modules of its recording
         Only(("text", "cell"), lambda: list(_lines_and_modules(estimate, view))),
     ]
     shown += [_steps(estimate)] if estimate.steps else []
@@ -141,7 +141,7 @@ def _bars(estimate: Estimate) -> Sequence[Block]:
 
 
 def _figures(estimate: Estimate) -> Iterator[Block]:
-    """Yield the sum that decides, then the figures that tools will show."""
+    """Yield the sum of the requirement, then the figures that tools will show."""
     sum_of_card, is_bounded = requirement(estimate), estimate.unsimulated is None
     if sum_of_card:
         yield _figure_table(sum_of_card, "On the card", is_bounded)
@@ -164,7 +164,7 @@ def _figure_table(figures: Sequence[Figure], title: str, is_bounded: bool) -> Ta
         *((Column("", "text"),) if has_signs else ()),
         *(Column(title, "text"), Column("Likeliest" if has_bounds else "Size")),
         *(Column("Bytes", rank=1), *bounds),
-        # the meaning gives way where it is narrow
+        # a narrow page drops the meaning
         *((Column("Meaning", "text", rank=0),) if len(figures) > 1 else ()),
     )
     rows = (
@@ -199,7 +199,7 @@ def _lines_and_modules(estimate: Estimate, view: View) -> Iterator[Block]:
     rows, hidden = peak_lines(estimate, few)
     if any(row.line is not None for row in rows):
         table = line_table(rows, hidden, whole)
-        # their source stays, however narrow the page is
+        # a narrow page keeps their source
         columns = (
             replace(
                 each,
@@ -209,7 +209,7 @@ def _lines_and_modules(estimate: Estimate, view: View) -> Iterator[Block]:
             for each in table.columns
         )
         yield replace(table, columns=tuple(columns))
-    # without lines to weigh them against the modules are always told
+    # without lines to compare them with, modules are always shown
     found, hidden = module_rows({}, peak_modules(estimate), few)
     if found:
         yield module_table(found, hidden, whole)

@@ -63,16 +63,16 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class EstimateTerm:
-    """Memory that no tensor of the program is."""
+    """Memory that belongs to no tensor of the program."""
 
     name: str
     """``cuBLAS workspace``, ``CUDA context``."""
     nbytes: Range
-    """At the peak where it is the framework's, else as long as the process lives."""
+    """Bytes at the peak if the framework holds it, else for the life of the process."""
     why: str
     """One line: the rule and where it comes from."""
     apart: bool = False
-    """Whether it is outside of what the framework's allocator holds."""
+    """Whether the framework's allocator does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class EstimatedStep:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fit:
-    """Whether a capacity is enough: true where the likeliest figure fits, and callable for any."""
+    """Whether a capacity is enough: true if the likeliest figure fits; callable for any other."""
 
     capacity: int | None
     """Bytes of the card, context included; None for host memory without a capacity."""
@@ -139,17 +139,17 @@ class LargestBatch:
     """The largest batch that fits, whose estimate this is."""
 
     batch: int
-    """0 if even the smallest that was tried does not fit."""
+    """0 if even the smallest batch tried does not fit."""
     capacity: int
     """Capacity in bytes, context included."""
     next_batch: int | None = None
-    """The smallest batch known not to fit; None if all that were tried fit."""
+    """The smallest batch known not to fit; None if all those tried fit."""
     next_needed: int | None = None
     """Bytes that it needs: the likeliest figure, or the upper bound."""
     is_limit: bool = False
-    """Whether it is the largest that was allowed."""
+    """Whether it is the largest batch to try."""
     is_uneven: bool = False
-    """Whether a batch was tried that needs less than a smaller one."""
+    """Whether some batch needs less than a smaller one."""
     is_sure: bool = False
     """Whether upper bounds were compared with the capacity."""
 
@@ -177,13 +177,13 @@ class Estimate(Document):
     reserved: Range
     """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will return it."""
     least_capacity: Range
-    """The minimum that fits, when cached segments are given back for lack of room."""
+    """The minimum that fits, if cached segments are returned for lack of room."""
     steps: Sequence[EstimatedStep]
     terms: Sequence[EstimateTerm]
     recording: Recording
     """The steps as :func:`tensorlens.record` would have seen them."""
     peak_row: int
-    """Row of the recording after which most was allocated."""
+    """Row of the recording after which the most bytes are allocated."""
     capacity: int | None = None
     """The requested capacity."""
     batch: int | None = None
@@ -191,7 +191,7 @@ class Estimate(Document):
     settings: str = ""
     """The simulated ``PYTORCH_CUDA_ALLOC_CONF``."""
     warnings: Sequence[Caution] = ()
-    """Assumptions: what did not run as on a real device."""
+    """Assumptions: parts that did not run as on a real device."""
     unsimulated: str | None = None
     """The part of the program that cannot be simulated, so that figures have no bounds; or None."""
     versions: Mapping[str, str] | None = None
@@ -267,7 +267,7 @@ class Estimate(Document):
 
     @property
     def peak(self) -> Moment:
-        """The instant when most is allocated; without blocks on a device without events."""
+        """The moment of the peak; without blocks if the device has no events."""
         if self.device not in self.recording.devices:
             return Moment(self.device, 0, -1, 0, (), {}, {}, {}, {}, {})
         return self.recording.at(self.peak_row, self.device)
@@ -294,7 +294,7 @@ class Estimate(Document):
         return _with_remainder(peak.by_module, peak, None)
 
     def explain(self) -> str:
-        """Return the estimate in words: what takes how much, and why."""
+        """Return the estimate in words: the size of each part, and its reason."""
         shown = permitted(self)
         return text_of_blocks(shown.presenter().explanation(shown))
 

@@ -1,4 +1,4 @@
-"""``scaling()``: how the peak grows with the batch or the sequence, as a formula."""
+"""``scaling()``: the growth of the peak with the batch or the sequence, as a formula."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep
 from tensorlens.planning.processes import Runner
 from tensorlens.units import format_bytes
 
-_CLOSE = 0.003
-"""Largest relative error of a curve that counts as confirmed; blocks are rounded."""
-_NEAR = 0.02
+_MAX_ERROR = 0.003
+"""Largest relative error of a confirmed curve; blocks are rounded."""
+_MAX_LINE_ERROR = 0.02
 """Largest relative error of a line that is preferred to an unconfirmed parabola."""
-_SPREAD = 16
-"""Three runs confirm a curve only if the largest value is at most this many times the least."""
-_NEGLIGIBLE = 0.001
-"""Share of the largest peak below which a term counts as rounding."""
+_MAX_SPREAD = 16
+"""Largest ratio of the largest to the least value of three runs that confirm a curve."""
+_MIN_TERM = 0.001
+"""Fraction of the largest peak below which a term counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Curve:
         if self.linear:
             parts.append(f"{format_bytes(round(self.linear))} x {name}")
         if self.quadratic:
-            # less than a byte a step is told for a thousand steps
+            # a factor below one byte is shown for a thousand
             parts.append(
                 f"{format_bytes(round(self.quadratic))} x {name}^2"
                 if abs(self.quadratic) >= 1
@@ -71,15 +71,15 @@ def fit_curve(peaks: Mapping[int, int]) -> Curve:
     runs = sorted(peaks.items())
     line, curve = _line(runs[-3], runs[-1]), _parabola(*runs[-3:])
     missed = line.misses(*runs[-2])
-    is_narrow = runs[-1][0] <= _SPREAD * runs[-3][0]
-    if missed <= _CLOSE and is_narrow:
+    is_narrow = runs[-1][0] <= _MAX_SPREAD * runs[-3][0]
+    if missed <= _MAX_ERROR and is_narrow:
         return _without_rounding(line, runs[-1])
     if curve.quadratic > 0 and len(runs) > 3 and is_narrow:
-        # a curve that foretells the largest, which is much farther than the others are apart
-        foretold = _parabola(*runs[-4:-1]).misses(*runs[-1])
-        if foretold <= _NEAR and curve.misses(*runs[-4]) <= _CLOSE:
+        # the other runs must predict the largest, which is much farther away
+        error = _parabola(*runs[-4:-1]).misses(*runs[-1])
+        if error <= _MAX_LINE_ERROR and curve.misses(*runs[-4]) <= _MAX_ERROR:
             return curve
-    if missed <= _NEAR:
+    if missed <= _MAX_LINE_ERROR:
         return replace(_without_rounding(line, runs[-1]), is_sure=False)
     found = curve if curve.quadratic > 0 else _line(*runs[-2:])
     return replace(found, is_sure=False)
@@ -100,7 +100,7 @@ def _parabola(low: tuple[int, int], middle: tuple[int, int], high: tuple[int, in
 def _without_rounding(line: Curve, largest: tuple[int, int]) -> Curve:
     """Drop terms that are negligible at the largest peak, or negative."""
     value, peak = largest
-    if line.linear * value < _NEGLIGIBLE * peak:
+    if line.linear * value < _MIN_TERM * peak:
         return Curve(float(peak))
     return line
 
@@ -109,18 +109,18 @@ SETUP = "setup, where model and data are made"
 PASS, OPTIMIZER = "forward and backward", "the optimizer's step"
 """Parts of a run whose peaks are fitted separately."""
 
-_MOST_FURTHER = 6
+_MAX_FURTHER_RUNS = 6
 """Largest number of additional runs."""
-_FARTHEST = 1 << 20
+_MAX_VALUE = 1 << 20
 """Largest value of an additional run."""
 _FAR_END = 1 << 48
-_STRIDE = 8
+_MAX_RATIO = 8
 """Largest ratio of an additional value to the largest one so far."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The peak of what is allocated as a function of one argument, fitted from a few runs.
+    """The allocated peak as a function of one argument, fitted to a few runs.
 
     It is the maximum of its pieces, each the peak of one part of the run.
     """
@@ -129,12 +129,12 @@ class Scaling:
     pieces: Mapping[str, Curve]
     """The part of the run, :data:`SETUP`, :data:`PASS` or :data:`OPTIMIZER`, to its peak."""
     estimates: Mapping[int, Estimate]
-    """The runs by the argument's value."""
+    """Value of the argument to the estimate of its run."""
     ended: str = ""
-    """Why a further run that was wanted was not made; empty if none was missing."""
+    """Why a wanted further run is missing; empty if none is."""
 
     def at(self, value: int) -> int:
-        """Return the peak of what is allocated for a value of the argument, in bytes."""
+        """Return the allocated peak for a value of the argument, in bytes."""
         return round(max(piece.at(value) for piece in self.pieces.values()))
 
     @property
@@ -206,25 +206,25 @@ def scaling(
     world_size: int = 1,
     **of_keras: Any,
 ) -> Scaling:
-    """Return how the peak grows with a keyword argument of ``make_step``.
+    """Return the growth of the peak with a keyword argument of ``make_step``.
 
     The peaks of the setup, of forward and backward, and of the optimizer's step are each fitted;
-    the highest counts. Where three runs cannot tell, at most six larger ones are added.
+    the highest counts. If three runs cannot decide, at most six with larger values are added.
 
     Args:
         make_step: as for :func:`tensorlens.estimate`; it takes ``argument``. Of a
-            Keras model the batch is what varies.
-        argument: its name: ``batch``, ``sequence``.
+            Keras model the batch varies.
+        argument: name of the argument: ``batch``, ``sequence``.
         values: three values of it, at least 1.
-        card: the card's name.
-        steps: how many are run for each value.
-        settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
+        card: name of the card.
+        steps: number of steps to run for each value.
+        settings: ``PYTORCH_CUDA_ALLOC_CONF`` on the card; by default its value here.
         arguments: further keyword arguments.
-        world_size: how many processes train together.
-        of_keras: of a Keras model, as for :func:`tensorlens.estimate`.
+        world_size: number of processes that train together.
+        of_keras: options of a Keras model, as for :func:`tensorlens.estimate`.
 
     Raises:
-        UsageError: something of it makes no sense; one line says what.
+        UsageError: an argument makes no sense; one line says why.
         ProgramFailed: the program raised an error for one of the values.
     """
     try:
@@ -256,7 +256,7 @@ def scaling(
 def _confirmed(argument: str, runs: dict[int, Estimate], run: Callable[[int], Estimate]) -> Scaling:
     """Fit the runs, adding runs until none is wanted."""
     scaled = _scaled(argument, runs)
-    for _ in range(_MOST_FURTHER):
+    for _ in range(_MAX_FURTHER_RUNS):
         wanted = _wanted(scaled)
         if wanted is None:
             break
@@ -281,23 +281,23 @@ def _scaled(argument: str, runs: Mapping[int, Estimate]) -> Scaling:
 def _wanted(scaled: Scaling) -> int | None:
     """Return a larger value for a further run, or None.
 
-    One is wanted if the formula begins beyond the runs, if no run confirms it, or if the growing
-    part is less than half of the largest peak: another instant may outgrow it.
+    A run is wanted if the formula begins beyond the runs, if no run confirms it, or if the growing
+    part is less than half of the largest peak: another moment may outgrow it.
     """
     largest = max(scaled.estimates)
     piece = scaled.pieces.get(PASS, scaled.pieces[scaled.place])
     grown = piece.at(largest) - piece.constant
     if scaled.begins > largest:
-        wanted = min(2 * scaled.begins, _STRIDE * largest)
+        wanted = min(2 * scaled.begins, _MAX_RATIO * largest)
     elif 2 * grown < piece.at(largest):
         half = int(piece.constant / piece.linear) if piece.linear > 0 else 0
-        wanted = min(half, _STRIDE * largest) if half > largest else _STRIDE * largest
+        wanted = min(half, _MAX_RATIO * largest) if half > largest else _MAX_RATIO * largest
         wanted = 1 << (wanted - 1).bit_length()
     elif not piece.is_sure:
         wanted = 2 * largest
     else:
         return None
-    return wanted if wanted <= _FARTHEST else None
+    return wanted if wanted <= _MAX_VALUE else None
 
 
 def peaks_by_place(estimate: Estimate) -> Mapping[str, int]:

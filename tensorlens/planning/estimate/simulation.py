@@ -20,12 +20,12 @@ from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.logs.events import ALLOC, FREE, Context, EventLog, Mark
 from tensorlens.records.torch_files.sizes import Rules
 
-_FINEST = 2 << 20
-_SHARE = 400
-"""The least capacity is found to this fraction (1/n) of the reserved memory."""
+_UNIT = 2 << 20
+_RESOLUTION = 400
+"""The least capacity is found to this fraction (1/n) of the reserved memory, in whole units."""
 
-_GIVE_BACK, _EMPTY = -1, -2
-"""In place of the bytes of a request: free a block, or empty the cache."""
+_FREE, _EMPTY = -1, -2
+"""Stand in for the bytes of a request: free a block, or empty the cache."""
 
 SizeOf = Callable[[int], int]
 """Returns the requested bytes of a row."""
@@ -80,10 +80,10 @@ class Simulation:
         """Replay all requests and return the result."""
         log = self._trace.log
         addresses = self._addresses
-        stops = self._stops()
+        actions = self._actions()
         for row in range(len(log.kind)):
-            while stops and stops[0][0] <= row:
-                stops.popleft()[1]()
+            while actions and actions[0][0] <= row:
+                actions.popleft()[1]()
             counter = self._counters[log.devices[log.device[row]]]
             number = log.context[row]
             context = None if number < 0 else log.contexts[number]
@@ -97,14 +97,14 @@ class Simulation:
             elif log.kind[row] == FREE:
                 address = addresses.pop(log.address[row])
                 counter.free(address, stack=log.stack[row], context=context)
-        for _, act in stops:
+        for _, act in actions:
             act()
         for counter in self._counters.values():
             counter.write_segments()
         return self._result
 
-    def _stops(self) -> deque[tuple[int, Callable[[], None]]]:
-        """Return the actions that are due before rows, by row."""
+    def _actions(self) -> deque[tuple[int, Callable[[], None]]]:
+        """Return rows and the actions due before them, in order."""
         found: list[tuple[int, int, Callable[[], None]]] = []
         ends = ["setup", *(mark.name for mark in self._trace.log.marks)]
         for name, mark in zip(ends, self._trace.log.marks, strict=False):
@@ -130,7 +130,7 @@ class Simulation:
         self._log.marks.append(Mark(begins, len(self._log.kind), 0))
 
     def _hand_over(self, handover: Handover) -> None:
-        """Change the label of a block, without its allocator."""
+        """Change the label of a block without a request to its allocator."""
         log, before = self._log, self._open[handover.address]
         device = log.devices[log.device[before]]
         address, size = log.address[before], log.size[before]
@@ -195,12 +195,12 @@ class _HostCounter:
 def least_capacity(
     trace: Trace, device: str, rules: Rules, reserved: int, size: SizeOf | None = None
 ) -> int:
-    """Return the fewest bytes in which all requests of a device have room, by bisection.
+    """Return the least capacity in which all requests of a device have room, by bisection.
 
     It lies between the requested peak and the peak reserved with unlimited memory.
     """
     requests = _requests(trace, device, trace.log.size.__getitem__ if size is None else size)
-    step = max(reserved // _SHARE // _FINEST, 1) * _FINEST
+    step = max(reserved // _RESOLUTION // _UNIT, 1) * _UNIT
     is_tensorflow = trace.framework == "tensorflow"
 
     def fits(steps: int | None) -> SimulatedAllocator | None:
@@ -216,9 +216,9 @@ def least_capacity(
             return None
         return allocator
 
-    without_end = fits(None)
-    assert without_end is not None
-    figures = without_end.figures
+    unlimited = fits(None)
+    assert unlimited is not None
+    figures = unlimited.figures
     if is_tensorflow:
         too_little = -(-figures.requested.peak // step) - 1
         enough = too_little + 1
@@ -249,7 +249,7 @@ def _requests(trace: Trace, device: str, size: SizeOf) -> Sequence[tuple[int, in
         if on == number and kind == ALLOC:
             found.append((size(row), log.address[row]))
         elif on == number and kind == FREE:
-            found.append((_GIVE_BACK, log.address[row]))
+            found.append((_FREE, log.address[row]))
     return found
 
 
@@ -258,7 +258,7 @@ def _replay(requests: Sequence[tuple[int, int]], allocator: SimulatedAllocator) 
     for nbytes, place in requests:
         if nbytes >= 0:
             addresses[place] = allocator.malloc(nbytes)
-        elif nbytes == _GIVE_BACK:
+        elif nbytes == _FREE:
             allocator.free(addresses.pop(place))
         else:
             allocator.empty_cache()

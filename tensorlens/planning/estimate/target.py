@@ -1,4 +1,4 @@
-"""Finds the program that a person names, and its framework by its imports, without running it."""
+"""Finds a named program, and its framework by its imports, without running it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tensorlens.user_code import not_run_by_a_call
 MakeStep = Callable[..., Any] | str
 
 STEPS = 2
-"""Steps of an estimate: optimizers make their state in the first, the second has it throughout."""
+"""Steps of an estimate: optimizers make their state in the first; the second has it throughout."""
 
 
 def program(
@@ -80,7 +80,7 @@ def program(
 
 
 def _with_function(program: Program, function: str) -> Program:
-    """Return a program that calls ``function``; its source must have it, or may."""
+    """Return a program that calls ``function``, unless its source surely lacks it."""
     tree = _tree(program)
     found = {"*"} if tree is None else {*_bound(tree)}
     if not found & {function.partition(".")[0], "*", "__getattr__"}:
@@ -136,17 +136,17 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def framework_of(make_step: Any, program: Program) -> Framework:
-    """Return the framework of a program; torch if nothing tells.
+    """Return the framework of a program; torch if unknown.
 
-    For a function its names decide, then the imports of its module and of modules that it imports;
-    for a program given by its place the imports of that file. Keras counts as its backend.
+    The names in a function decide, then the imports of its module and of modules imported there;
+    for a program given as text, the imports of its file. Keras counts as its backend.
     """
     modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
     roots = dict.fromkeys(module.partition(".")[0] for module in modules)
     found = [root for root in roots if root in OPTIONS or root in ("keras", "jax")]
     backend = kinds.backend() or _configured_backend() if "keras" in found else ""
     name = next((each for each in found if each != "jax"), "jax" if found else "torch")
-    # another framework beside Keras may be there for the input alone
+    # another framework beside Keras may only make the input
     if name == "keras" or (backend and backend not in OPTIONS):
         name = backend
     if name not in OPTIONS:
@@ -180,7 +180,7 @@ def parameters_of(program: Program) -> Sequence[str] | None:
 
 
 def _modules(function: Any) -> Iterator[str]:
-    """Yield the modules that a function names, those of its module, and those that these import."""
+    """Yield the modules named in a function, those of its module, and those these import."""
     function = getattr(function, "func", function)
     held = getattr(function, "__globals__", {})
     code = getattr(function, "__code__", None)
@@ -218,7 +218,7 @@ def _tree(program: Program) -> ast.Module | None:
     try:
         return None if path is None else ast.parse(path.read_bytes())
     except (OSError, ValueError, SyntaxError):
-        # running it reports the error
+        # a run reports the error
         return None
 
 

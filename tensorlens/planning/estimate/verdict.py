@@ -1,4 +1,4 @@
-"""Sentences on an estimate: whether it fits, when its peak is, and what takes most of it."""
+"""Sentences on an estimate: whether it fits, the moment of its peak, and its largest parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorlens.records.logs.events import ALLOC
 from tensorlens.render.figures import LeftOut, size
 from tensorlens.render.source import model_place, place, printable
 
-_JUMP = 50
+_JUMP_FRACTION = 50
 """A jump is explained if it exceeds this fraction (1/n) of the capacity."""
 
 
@@ -42,7 +42,7 @@ def largest_batch(estimate: Estimate) -> str:
     answer += f"; {found.next_batch:,} {need} {needed}"
     own = estimate.needed.high if found.is_sure else estimate.needed.point
     jump = (found.next_needed or 0) - own
-    if estimate.framework == "tensorflow" and jump * _JUMP > found.capacity:
+    if estimate.framework == "tensorflow" and jump * _JUMP_FRACTION > found.capacity:
         answer += f", {size(jump)} more: TensorFlow's allocator takes memory in ever larger regions"
     return answer + end
 
@@ -174,7 +174,7 @@ def peak_lines(estimate: Estimate, limit: int | None) -> tuple[tuple[LineRow, ..
     sizes = _without(estimate.by_line, sum(libraries.values()))
     log = estimate.recording.log
     rows, hidden = line_rows(log, sizes, limit, estimate.peak.by_model_line)
-    # their source says more than their function
+    # show the source in place of the function
     rows = tuple(
         replace(row, label=f"  {model_place(row.line)}")
         if row.is_model and row.source and row.line
@@ -199,6 +199,6 @@ K = TypeVar("K")
 
 
 def _without(sizes: Mapping[K | None, int], nbytes: int) -> dict[K | None, int]:
-    """Return sizes less what is in none of their places but known otherwise."""
+    """Return the sizes of places, with ``nbytes`` subtracted from those of no place (None)."""
     known = {**sizes, None: sizes.get(None, 0) - nbytes}
     return {place: size for place, size in known.items() if size > 0}
