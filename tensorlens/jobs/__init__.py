@@ -1,4 +1,4 @@
-"""The ranks of a distributed job beside each other, from one record of each."""
+"""Comparison of the ranks of a distributed job, from one record of each."""
 
 from tensorlens.lazy import attach
 

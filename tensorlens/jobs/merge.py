@@ -17,7 +17,7 @@ from tensorlens.jobs.report import ItemDifference, JobReport, OddRank, RankFigur
 from tensorlens.records.names import common_name, without_indices
 from tensorlens.records.run import run_over
 
-_MOST_ITEMS = 20
+_MAX_ITEMS = 20
 
 
 def merged(records: Mapping[str, Any]) -> JobReport:
@@ -91,14 +91,14 @@ def _odd(reports: Sequence[RankReport]) -> OddRank | None:
         return None
     values = {each.rank: each.figures[figure] for each in reports}
     middle = median_low(values.values())
-    # of several at the same distance the one with more bytes
+    # at the same distance, the one with more bytes
     rank = max(values, key=lambda each: (abs(values[each] - middle), values[each], -each))
     if values[rank] == middle:
         return None
     other = min(values, key=lambda each: (abs(values[each] - middle), each))
     by_rank = {each.rank: each for each in reports}
     differences = _differences(by_rank[rank], by_rank[other])
-    shown, hidden = differences[:_MOST_ITEMS], differences[_MOST_ITEMS:]
+    shown, hidden = differences[:_MAX_ITEMS], differences[_MAX_ITEMS:]
     rest, count = sum(each.difference for each in hidden), sum(each.count for each in hidden)
     return OddRank(rank, other, figure, values[rank] - middle, tuple(shown), rest, rest_count=count)
 

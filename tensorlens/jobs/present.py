@@ -47,7 +47,7 @@ def _headline(report: JobReport) -> str:
     more = "more" if odd.difference > 0 else "less"
     by = size(abs(odd.difference))
     if count == 2:
-        # of two, neither stands out
+        # one of two ranks cannot stand out
         by = f"{by} {more} {odd.figure} than rank {odd.other_rank}"
         return f"{ranks}: rank {odd.rank} has {by}"
     by = f"{by} {more} than the median{of_stage}"

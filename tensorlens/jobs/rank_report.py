@@ -47,7 +47,7 @@ class RankReport:
     """Tensor to the line that made it, if known."""
     notes: tuple[str, ...] = ()
     parameters: frozenset[str] = frozenset()
-    """Names of its parameters, as far as the record has them."""
+    """Names of its parameters in the record."""
 
 
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
@@ -64,7 +64,7 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
     """Reduce a rank's record to a report.
 
     Raises:
-        UsageError: ranks are not compared by such records, or it has no bytes.
+        UsageError: such records are not compared, or it has no bytes.
     """
     reduce = next((each for kind, each in _REDUCED if isinstance(record, kind)), None)
     if reduce is None:

@@ -20,9 +20,9 @@ class RankFigures:
 
     rank: int
     file: str
-    """File of the record, or another name for where it came from."""
+    """File of the record, or another name of its origin."""
     device: str
-    """The accelerator with most bytes; without one the host."""
+    """The accelerator with most bytes, or the host if there is none."""
     figures: Mapping[str, int]
     """Name of a figure (``peak``, ``allocated``, ``reserved``, ``bytes per step``) to bytes."""
     stage: int | None = None
@@ -38,7 +38,7 @@ class Spread:
     least: int
     least_rank: int
     median: int
-    """Of an even number of ranks the lower middle one, so that it is the figure of a rank."""
+    """The lower one of two middle figures, so that it is the figure of a rank."""
     most: int
     most_rank: int
     stage: int | None = None
@@ -52,7 +52,7 @@ class ItemDifference:
     """
 
     name: str
-    """Name; of several tensors as ``layers[0-11].mlp.weight``."""
+    """Name; ``layers[0-11].mlp.weight`` if of several tensors."""
     nbytes: int
     """Bytes on the rank that stands out."""
     other_nbytes: int
@@ -64,7 +64,7 @@ class ItemDifference:
 
     @property
     def difference(self) -> int:
-        """Bytes more on the rank that stands out; negative for fewer."""
+        """Bytes that the rank that stands out has more; negative if fewer."""
         return self.nbytes - self.other_nbytes
 
 

@@ -1,4 +1,4 @@
-"""Planning before the run: whether it will fit, which option helps, what the input queue holds."""
+"""Planning before the run: whether it fits, which option helps, how much input queues hold."""
 
 from tensorlens.lazy import attach
 

@@ -124,7 +124,7 @@ _AMBIGUOUS = {
 def _key(text: str) -> str:
     plain = re.sub(r"[^a-z0-9]", "", text.lower())
     plain = re.sub(r"nvidia|geforce|tesla|graphics|gpu|generation", "", plain)
-    # the letters before a GeForce's number say nothing that the number does not
+    # the letters before a GeForce's number add nothing to the number
     return re.sub(r"^(rtx|gtx)(?=a?\d|pro)", "", plain)
 
 
@@ -145,10 +145,10 @@ attention, and cuBLAS workspaces of 8.1 MiB, where Hopper has 32 MiB."""
 
 
 def find_card(text: str | Card | None = None) -> Card:
-    """Return a card by the name that people use; :data:`DEFAULT` for None.
+    """Return a card by its common name; :data:`DEFAULT` for None.
 
     Case, spaces, dashes and ``NVIDIA``, ``GeForce``, ``Tesla`` do not matter: ``h100``,
-    ``A100-80GB``, ``rtx 4090``. A name that does not tell sizes apart means the smallest: ``a100``
+    ``A100-80GB``, ``rtx 4090``. A name without a size means the smallest: ``a100``
     has 40 GB and ``v100`` 16.
 
     Multiprocessors and capabilities are those of NVIDIA's data sheets and

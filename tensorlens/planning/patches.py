@@ -16,13 +16,13 @@ from tensorlens.frameworks.registry import when_imported
 
 
 def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
-    """Replace or add an attribute of a class or module meanwhile."""
+    """Return a context in which an attribute of a class or module is replaced or added."""
     return mock.patch.object(owner, name, value, create=True)
 
 
 @contextlib.contextmanager
 def intercepted(call: Callable[..., Any], *places: tuple[Any, str]) -> Iterator[None]:
-    """Have ``call`` called in place of functions, given by owner and name, meanwhile.
+    """Call ``call`` in place of functions, given by owner and name, in this context.
 
     Its arguments are the function and those of the call. Functions keep their signature: Keras
     reads it with ``getfullargspec``, which follows no wrapper.
@@ -49,7 +49,7 @@ Make = Callable[[type, dict[str, Any]], Any]
 
 @contextlib.contextmanager
 def exchanging(kind: type, make: Make) -> Iterator[None]:
-    """Have ``make`` make the instances of a class and its subclasses meanwhile.
+    """Let ``make`` make the instances of a class and its subclasses in this context.
 
     Args:
         kind: the class.
@@ -76,7 +76,7 @@ def exchanging(kind: type, make: Make) -> Iterator[None]:
     try:
         yield
     finally:
-        # taken away, the class would refuse arguments ever after (object_new of CPython)
+        # without one, the class would refuse arguments from now on (object_new of CPython)
         kind.__new__ = _plain  # type: ignore[method-assign,assignment]
 
 
@@ -99,7 +99,7 @@ def accepted(kind: type, found: dict[str, Any], kept: tuple[str, ...]) -> dict[s
 
 
 def _takes_nothing(cls: type) -> bool:
-    """Return whether an instance can be made without arguments."""
+    """Tell whether an instance can be made without arguments."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
     loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return all(each.default is not each.empty or each.kind in loose for each in parameters)

@@ -114,7 +114,7 @@ class Runner:
             raise
         has_failed = isinstance(result, Failure) and result.kind is Reason.FAILED
         if is_used and has_failed and not server.is_over:
-            # it may not bear to begin twice, as one that registers operators
+            # a program that registers operators fails if it begins twice in a process
             server.kill()
             return self.run(job, progress)
         if server.is_over or not (is_fake or FORKS):
@@ -136,12 +136,12 @@ class Runner:
                     close_kept()
                     _kept[key] = server
             else:
-                # a program that ran in the process itself may have something to clean up
+                # a program that ran in the process itself may have to clean up
                 server.close()
 
 
 def _loading(program: Program) -> str:
-    """Return the programs that this process and its parents run, and the next one.
+    """Return the programs of this process and its parents, and the next one.
 
     Raises:
         UsageError: the next one is among them, and would start itself without end.
@@ -163,7 +163,7 @@ def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
     except FileNotFoundError:
         folder = None
     program = replace(job.program, global_settings=None, arguments=tuple(job.program.arguments))
-    # the device that fake tensors are on is made ready once in a process
+    # a process prepares the device of fake tensors only once
     device = (job.device, job.card) if is_fake else None
     return program, device, os.getpid(), folder, *interpreter(), *sorted(environment.items())
 
@@ -179,7 +179,7 @@ def close_kept() -> None:
     with _lock:
         while _kept:
             _, server = _kept.popitem()
-            # one that this process was forked with is its parent's
+            # a process inherited by a fork is its parent's
             if server.parent == os.getpid():
                 server.close()
 
@@ -211,7 +211,7 @@ class _Server:
         self.parent = os.getpid()
         self._pid: int | None = None
         """Process that was forked for the running job."""
-        self._late = False
+        self._is_late = False
         # a pipe that nobody reads would block a program that writes much
         self._written = scratch_file()
         self._begin = 0
@@ -227,7 +227,7 @@ class _Server:
 
     def run(self, job: Job, request: bytes, progress: Callable[[int], None] | None) -> Result:
         """Run a job and return its result."""
-        self._pid, self._late = None, False
+        self._pid, self._is_late = None, False
         result: Result | None = None
         timer = threading.Timer(job.timeout or 0, self._out_of_time)
         timer.daemon = True
@@ -242,7 +242,7 @@ class _Server:
                         progress(message.steps_done)
                 elif isinstance(message, JobStart):
                     self._pid = message.pid
-                    if self._late:  # only the process that it was forked from has been ended
+                    if self._is_late:  # only the process that it was forked from has been ended
                         self._kill()
                 elif isinstance(message, JobEnd):
                     self._pid = None
@@ -258,7 +258,7 @@ class _Server:
             timer.cancel()
 
     def wakes(self) -> bool:
-        """Return whether the process still runs and no file that it imported has changed."""
+        """Tell whether the process still runs and no file that it imported has changed."""
         try:
             self._ask(pickle.dumps(WakeRequest()))
             return self._answer() is True
@@ -266,7 +266,7 @@ class _Server:
             return False
 
     def close(self) -> None:
-        """Let it end and wait; kill it if threads of its program keep it."""
+        """End it and wait; kill it if threads of its program keep it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -297,12 +297,12 @@ class _Server:
         size = self._written.seek(0, os.SEEK_END)
         self._written.seek(max(size - _LAST, self._begin))
         last = self._written.read().decode("utf-8", "replace").strip()
-        if self._late:
+        if self._is_late:
             return Failure(Reason.FAILED, f"not done after {job.timeout:g} s", last)
         return Failure(Reason.FAILED, f"the process {ending(code)}", last, _signal_name(code))
 
     def _out_of_time(self) -> None:
-        self._late = self.is_over = True
+        self._is_late = self.is_over = True
         self._kill()
 
     def _kill(self) -> None:

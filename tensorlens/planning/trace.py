@@ -14,7 +14,7 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
 Framework = Literal["torch", "tensorflow"]
-"""The framework whose allocators and steps are meant; Keras counts as its backend."""
+"""Framework of allocators and steps; Keras counts as its backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Caution:
     """An assumption: something that did not run as on a real device."""
 
     text: str
-    """One line: what was met, what was assumed, and the effect on the figures."""
+    """One line: the cause, the assumption, and its effect on the figures."""
     line: SourceLine | None = None
-    """The user's line where it was met."""
+    """Line of the user's code that caused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A change of what a block holds: it becomes a variable's value, or no longer is."""
+    """A change of a block's role: it becomes a variable's value, or no longer is one."""
 
     row: int
     """Number of events before it."""
@@ -68,7 +68,7 @@ class Trace:
     scratch: dict[int, str] = field(default_factory=dict)
     """Row of an allocation that belongs to no tensor to its name: ``cuBLAS workspace``."""
     handovers: list[Handover] = field(default_factory=list)
-    """Changes of what blocks hold, in the order of events."""
+    """Changes of blocks' roles, in the order of events."""
     inputs: dict[int, Label] = field(default_factory=dict)
     """Labels, by row of an allocation, of inputs that no model or optimizer has: tensors that the
     program copied, collated or made outside of backward."""
@@ -115,7 +115,7 @@ _listening: list[Callable[[str], None]] = []
 
 @contextlib.contextmanager
 def caution_scope(cautions: Callable[[str], None]) -> Iterator[None]:
-    """Pass the texts of :func:`caution` to ``cautions`` meanwhile."""
+    """Pass the texts of :func:`caution` to ``cautions`` in this context."""
     _listening.append(cautions)
     try:
         yield

@@ -13,8 +13,8 @@ from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.lazy import attach
 from tensorlens.records.queues import Queue
 
-_MOST_ITEMS = 100_000
-_DEEPEST = 12
+_MAX_ITEMS = 100_000
+_MAX_DEPTH = 12
 _NUMBERS = {*map(id, (int, float, bool, complex, type(None)))}
 """``id()`` of types that are skipped without being counted."""
 _NO_BATCH = (type, types.ModuleType, types.FunctionType, types.MethodType)
@@ -31,7 +31,7 @@ def batch_bytes(*batches: Any) -> int | None:
 
 
 def holds_tensors(batch: Any) -> bool:
-    """Return whether a batch contains tensors of torch."""
+    """Tell whether a batch contains tensors of torch."""
     return any(isinstance(key, tuple) and key[0] == "torch" for key in _memories((batch,)))
 
 
@@ -41,7 +41,7 @@ def _memories(batches: Sequence[Any]) -> dict[object, int]:
     waiting = [(batch, 0) for batch in batches]
     known: set[int] = set()
     count = 0
-    while waiting and count < _MOST_ITEMS:
+    while waiting and count < _MAX_ITEMS:
         item, depth = waiting.pop()
         count += 1
         if id(item) in known:
@@ -51,7 +51,7 @@ def _memories(batches: Sequence[Any]) -> dict[object, int]:
         if memory is not None:
             key, nbytes = memory
             seen[key] = max(nbytes, seen.get(key, 0))
-        elif depth < _DEEPEST:
+        elif depth < _MAX_DEPTH:
             inside = (each for each in _inside(item) if id(type(each)) not in _NUMBERS)
             waiting.extend((inner, depth + 1) for inner in inside)
     return seen

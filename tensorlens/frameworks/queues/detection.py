@@ -24,7 +24,7 @@ _WRAPPING = (
 )
 """Attributes of loaders that wrap others."""
 _STANDARD = (enumerate, zip, map, filter, reversed)
-_DEEPEST = 6
+_MAX_DEPTH = 6
 KEY = "queued"
 LABEL = "queued input"
 _WORKERS = (
@@ -49,7 +49,7 @@ def find_queue(item: Any, example: Any) -> Queue | None:
         if found is not None:
             return _wrapped(found, item, looks_ahead) if each is not item else found
         looks_ahead = looks_ahead or _is_of_accelerate(each)
-        if depth < _DEEPEST:
+        if depth < _MAX_DEPTH:
             waiting += [(inner, depth + 1, looks_ahead) for inner in _inside(each)]
     return _generator(item) if type(item) is types.GeneratorType else None
 

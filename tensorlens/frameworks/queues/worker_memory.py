@@ -30,8 +30,8 @@ from tensorlens.records.queues import ObjectContainer, QueueWorker
 FORK = "fork"
 _ENDED = "it has ended"
 _NOT_LINUX = "copied pages are told by Linux alone"
-_PAGES = 16
-"""Pages of a mapping that are compared."""
+_COMPARED_PAGES = 16
+"""Least number of pages that are compared in a larger mapping."""
 _Reading = Callable[[psutil.Process], QueueWorker]
 _SEQUENCES: Final = (list, tuple)
 _PLAIN: Final = (*_SEQUENCES, dict, set, frozenset)
@@ -39,16 +39,16 @@ _FLAT: Final = (str, int, float, bool, bytes, complex, type(None))
 _NO_DATA: Final = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
 )
-_SMALL: Final = 100
-"""Most entries of a container that counts as structure of the dataset, not as data."""
+_MAX_STRUCTURE: Final = 100
+"""Entries up to which a container counts as structure of the dataset, not as data."""
 _SAMPLE, _INNER_SAMPLE = 500, 10
 """Entries read of a container of the dataset, and of one inside it."""
-_DEEPEST: Final = 6
-_MOST_PLACES: Final = 2_000
-_MOST_OBJECTS: Final = 200_000
+_MAX_DEPTH: Final = 6
+_MAX_PLACES: Final = 2_000
+_MAX_OBJECTS: Final = 200_000
 """Objects that one search reads, in about a quarter of a second."""
-_LEAST: Final = 1 << 20
-_MOST_NAMED: Final = 3
+_MIN_BYTES: Final = 1 << 20
+_MAX_NAMED: Final = 3
 _HAS_GC: Final = 1 << 14
 """``Py_TPFLAGS_HAVE_GC``."""
 _GC_HEADER: Final = 16
@@ -111,11 +111,11 @@ class _InheritedMappings:
     """Compares mappings of forked processes with those of this process.
 
     The kernel does not tell which mappings are older than the fork. A mapping that still shares an
-    anonymous page is one, for the kernel never joins a new mapping to one that came by a fork
-    (``is_mergeable_anon_vma`` of ``mm/vma.c``). One that shares none is one if this process, its
-    parent, has a mapping with the same addresses, or if pages at these addresses, which the parent
-    may have given back in part, are alike in both: a copy that was made for a reference count has
-    all other words in common. New mappings get the same addresses in both, and differ.
+    anonymous page is, as the kernel never joins a new mapping to an inherited one
+    (``is_mergeable_anon_vma`` of ``mm/vma.c``). A mapping that shares none is if this process, the
+    parent, has a mapping with the same addresses, or if most pages at these addresses are alike in
+    both (the parent may have freed some): a page copied for a reference count keeps all other
+    words. New mappings may have the same addresses in both, but differ.
     """
 
     def __init__(self) -> None:
@@ -142,10 +142,10 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _is_alike(pid: int, start: int, end: int) -> bool:
-    """Return whether most non-empty pages of a range are alike in both processes."""
+    """Tell whether most non-empty pages of a range are alike in both processes."""
     count = (end - start) // mmap.PAGESIZE
     alike = different = 0
-    for page in range(0, count, max(1, count // _PAGES)):
+    for page in range(0, count, max(1, count // _COMPARED_PAGES)):
         place = start + page * mmap.PAGESIZE
         own, other = _words("self", place), _words(pid, place)
         if any(own) and any(other):
@@ -179,25 +179,25 @@ def object_containers(dataset: Any) -> tuple[ObjectContainer, ...]:
         if budget.left <= 0:
             break
         container = _measured(place, item, budget)
-        if container is not None and container.nbytes >= _LEAST:
+        if container is not None and container.nbytes >= _MIN_BYTES:
             found.append(container)
-    return tuple(sorted(found, key=lambda each: -each.nbytes)[:_MOST_NAMED])
+    return tuple(sorted(found, key=lambda each: -each.nbytes)[:_MAX_NAMED])
 
 
 class _Budget:
     def __init__(self) -> None:
-        self.left = _MOST_OBJECTS
+        self.left = _MAX_OBJECTS
 
 
 def _places(dataset: Any, name: str) -> list[tuple[str, Any]]:
     """Return the large containers, by name, that attributes and small containers lead to."""
     found, seen, waiting = [], {id(dataset)}, deque([(name, dataset)])
     count = 0
-    while waiting and count < _MOST_PLACES:
+    while waiting and count < _MAX_PLACES:
         place, item = waiting.popleft()
         count += 1
         length = _length(item)
-        if length is not None and length > _SMALL:
+        if length is not None and length > _MAX_STRUCTURE:
             found.append((place, item))
             continue
         for step, inner in _steps(item):
@@ -278,11 +278,11 @@ def _values(item: Any, some: Sequence[Any]) -> Sequence[Any]:
 def _bytes_of(level: list[_Weighted], budget: _Budget) -> tuple[int, bool]:
     """Return the bytes of objects with their content, and whether all of it was read.
 
-    An object that is met twice is shared: it does not stand for others.
+    An object found twice is shared: it does not stand for others.
     """
     seen: dict[int, Any] = {}
     total, is_exact = 0.0, True
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         weights: dict[int, float] = {}
         fresh: dict[int, Any] = {}
         for item, weight in level:

@@ -1,1 +1,1 @@
-"""Input queues: what loaders hold ahead of the step, measured and planned."""
+"""Input queues: the batches that loaders hold ahead of the step, measured and planned."""

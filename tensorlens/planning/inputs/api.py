@@ -124,7 +124,7 @@ def plan(
         resolutions: for the ``None`` of ``shape``, one or several; 32 to 1024 unless given.
 
     Raises:
-        UsageError: no such loader or dtype, or a number that is none.
+        UsageError: there is no such loader or dtype, or a number is invalid.
     """
     sizes, one = _batches(batch)
     shapes, asked = _shapes(shape, resolutions)
@@ -260,10 +260,10 @@ class Inputs:
 
         Args:
             loader_or_iterator: the loader, or the object that a loop iterates over.
-            batch: one batch, for its size if no waiting batch can be looked into.
+            batch: one batch, for its size if no waiting batch can be read.
 
         Raises:
-            UsageError: the object has no queue that is known.
+            UsageError: the object has no known queue.
         """
         from tensorlens.frameworks.queues.detection import find_queue
 

@@ -45,7 +45,7 @@ TITLE = "input queue"
 
 
 def blocks(queue: Queue, view: View) -> Sequence[Block]:
-    """Return the figures, where they wait, the workers, remarks."""
+    """Return the figures, the parts, the workers, and remarks."""
     heading = Heading(f"Input queue: {queue.name}", queue.provenance)
     found: list[Block] = [Section((heading, KeyValues(tuple(_facts(queue)))))]
     if queue.parts:

@@ -16,7 +16,7 @@ TITLE = "memory of batches"
 
 
 def blocks(plan: Plan, view: View) -> Sequence[Block]:
-    """Return the table, and what a queue makes of it."""
+    """Return the table, and the bytes of a queue."""
     heading = Heading(f"Bytes of one batch, {plan.dtype} ({plan.itemsize} B a number)")
     return [Section((heading, _table(plan))), KeyValues(tuple(_facts(plan)))]
 
@@ -29,7 +29,7 @@ def rows(plan: Plan) -> Rows:
 def _table(plan: Plan) -> Table:
     titles = ("Batch", *map(_shape, plan.shapes))
     count = len(titles)
-    # those furthest from what was asked for give way; one stays
+    # a narrow page drops the shapes furthest from the requested one; one stays
     order = sorted(range(1, count), key=lambda place: (-abs(2 * place - count), -place))[:-1]
     ranks = {place: rank for rank, place in enumerate(order)}
     columns = (Column(each, rank=ranks.get(place)) for place, each in enumerate(titles))
