@@ -71,9 +71,9 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
 
     wanted = job.warmup + job.steps
     recording = ProgramRecording(meter, job) if job.records else None
-    recorder = ExtraStepRecorder(meter, wanted) if job.explains and job.limit is None else None
-    if recorder is not None:
-        steps = StepRunner(wanted + 1, recorder, recorder.done, hooks.when_stepped)
+    extra_step = ExtraStepRecorder(meter, wanted) if job.explains and job.limit is None else None
+    if extra_step is not None:
+        steps = StepRunner(wanted + 1, extra_step, extra_step.done, hooks.when_stepped)
     else:
         # a message for each step would take processor time from the next one
         steps = StepRunner(wanted, recording or meter, lambda done: None, hooks.when_stepped)
@@ -82,14 +82,14 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
             steps.run(job.program, begin, call)
     except BaseException as error:
         # data may be too short for the extra step: the figures are known by then
-        is_of_extra_step = recorder is not None and recorder.figures is not None
+        is_of_extra_step = extra_step is not None and extra_step.figures is not None
         if not (is_of_extra_step and isinstance(error, Exception)):
             text = hooks.refusal(error, job.limit is not None)
             if text is None:
                 raise
             return Failure(Reason.OUT_OF_MEMORY, text)
     program.finished()
-    figures = recorder.figures if recorder and recorder.figures else meter.figures()
+    figures = extra_step.figures if extra_step and extra_step.figures else meter.figures()
     ahead, why = held_ahead()
     missing = {**figures.missing, **({"held_ahead": why} if why else {})}
     known = [loss for loss in losses[:wanted] if loss is not None]
@@ -102,7 +102,7 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
         held_ahead=ahead,
         step_peaks=figures.step_peaks[job.warmup :],
         notes=tuple(program.stage.notes),
-        at_peak=recorder.at_peak() if recorder else {},
+        at_peak=extra_step.at_peak() if extra_step else {},
         missing=missing,
         recorded=None if recording is None else recording.result,
     )
