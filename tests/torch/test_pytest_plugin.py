@@ -41,7 +41,7 @@ def results(pytester, monkeypatch):
     return run
 
 
-def test_tensor_outliving_a_test_is_named(results) -> None:
+def test_outliving_tensor_is_named(results) -> None:
     found = results(
         """
 @pytest.mark.limit_tensor_leaks("0 B")
@@ -66,8 +66,8 @@ def test_above():
             "1.00 KiB of tensors outlive the test, its limit is 0 B",
             "  1.00 KiB in 1 tensor, made at *.py:9 in test_keeps",
             "      KEPT.append(torch.zeros(256))",
-            "    tensor   test_tensor_outliving*.KEPT[[]0[]]: float32 (256,)",
-            "    held by  test_tensor_outliving*.KEPT (global) -> list[[]0[]]",
+            "    tensor   test_outliving_tensor*.KEPT[[]0[]]: float32 (256,)",
+            "    held by  test_outliving_tensor*.KEPT (global) -> list[[]0[]]",
             "*_ test_above _*",
             "1.25 KiB of tensors outlive the test, its limit is 1023 B",
             "  768 B in 1 tensor, made at *.py:19 in test_above",
