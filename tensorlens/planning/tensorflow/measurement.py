@@ -24,7 +24,7 @@ from tensorlens.planning.tensorflow.options import OPTIONS, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
-from tensorlens.planning.trials.measurement import FrameworkHooks, host_limited
+from tensorlens.planning.trials.measurement import TrialHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import ProgramWithOptions
 
@@ -105,7 +105,7 @@ def _clear_session() -> None:
         keras.utils.clear_session(free_memory=False)
 
 
-HOOKS = FrameworkHooks(
+HOOKS = TrialHooks(
     seed=lambda: tf.random.set_seed(0),
     meter=TensorflowMeter,
     program=lambda job: _program_with_options(job, estimated=False),

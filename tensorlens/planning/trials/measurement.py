@@ -25,7 +25,7 @@ _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict
 
 
 @dataclass(frozen=True, slots=True)
-class FrameworkHooks:
+class TrialHooks:
     """A framework's part of a measured run."""
 
     seed: Callable[[], object]
@@ -47,7 +47,7 @@ class FrameworkHooks:
     """Frees what the rehearsal left."""
 
 
-def run_job(job: Job, hooks: FrameworkHooks) -> Result:
+def run_job(job: Job, hooks: TrialHooks) -> Result:
     """Run a job and return its result."""
     _seed(hooks)
     settings = job.program.global_settings or {}
@@ -108,7 +108,7 @@ def run_job(job: Job, hooks: FrameworkHooks) -> Result:
     )
 
 
-def _rehearse(job: Job, hooks: FrameworkHooks) -> None:
+def _rehearse(job: Job, hooks: TrialHooks) -> None:
     """Run one small step and free it, so that libraries are loaded and threads started."""
     # a program may refuse so small a batch; any other error comes again in the run
     with contextlib.suppress(Exception):
@@ -120,7 +120,7 @@ def _rehearse(job: Job, hooks: FrameworkHooks) -> None:
     gc.collect()
 
 
-def _seed(hooks: FrameworkHooks) -> None:
+def _seed(hooks: TrialHooks) -> None:
     """Seed all generators, so that every option begins with the same random numbers."""
     random.seed(0)
     hooks.seed()

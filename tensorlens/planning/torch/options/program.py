@@ -15,7 +15,7 @@ from tensorlens.planning.torch.options import models, training
 from tensorlens.planning.torch.options.models import Option, Stage
 from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
-from tensorlens.planning.trials.measurement import FrameworkHooks, host_limited
+from tensorlens.planning.trials.measurement import TrialHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import ProgramWithOptions
 
@@ -112,7 +112,7 @@ def _refusal(error: BaseException, _limited: bool) -> str | None:
     return None if request is None else request.text
 
 
-HOOKS = FrameworkHooks(
+HOOKS = TrialHooks(
     seed=lambda: torch.manual_seed(0),
     meter=TorchMeter,
     program=lambda job: program_with_options(job, estimated=False),
