@@ -15,7 +15,7 @@ from tensorlens.frameworks import (
     Survivor,
     registry,
 )
-from tensorlens.leaks import followed_loop
+from tensorlens.leaks import total_figures
 from tensorlens.recording import Recorders
 from tensorlens.records import (
     ALLOC,
@@ -424,12 +424,12 @@ class TestSteps:
             StepFigures({"cpu": 100, "cuda:0": 10}, {"cpu": 1000, "cuda:0": 64}, {3: (1, 60)}),
             StepFigures({"cpu": 20, "cuda:0": 5}, {"cpu": 2000, "cuda:0": 32}, {3: (1, 12)}),
         ]
-        found = followed_loop.total_figures(figures)
+        found = total_figures(figures)
         assert found.allocated == {"cpu": 120, "cuda:0": 15}
         # the resident set is the process's
         assert found.reserved == {"cpu": 1000, "cuda:0": 96}
         figures[0].allocated["cpu"] = figures[0].reserved["cpu"] = UNKNOWN
-        found = followed_loop.total_figures(figures)
+        found = total_figures(figures)
         assert found.allocated["cpu"] == UNKNOWN and found.reserved["cpu"] == 2000
 
     def test_leaks_of_each_are_told_by_its_own_lines(self, monkeypatch):
