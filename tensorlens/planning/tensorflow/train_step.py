@@ -198,8 +198,8 @@ _RECURRENT = (
     " can, which keep a reserve of their own"
 )
 _ORDER = (
-    "the order of operations that are ready at the same time, and of loop iterations, is known only"
-    " once they run: one order was simulated, and the bounds are as wide as measured steps differed"
+    "operations that are ready at the same time, and iterations of loops, run in an order that only"
+    " a run tells: one was simulated, and the bounds are as far from it as measured steps were"
 )
 _PRODUCTS = (
     "what products in bfloat16 take on this processor was counted by running each once; those of "
