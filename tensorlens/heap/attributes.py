@@ -23,7 +23,10 @@ TRANSPARENT = ("_modules", "_parameters", "_buffers")
 
 
 def is_subtype(kind: type, base: type) -> bool:
-    """Return whether ``kind`` derives from ``base``, running no code of a metaclass."""
+    """Return whether ``kind`` derives from ``base``, running no code of a metaclass.
+
+    ``issubclass`` does where ``base`` is a class of Python's or torch's without such a metaclass.
+    """
     return kind is base or any(known is base for known in mro(kind))
 
 

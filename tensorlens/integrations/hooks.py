@@ -12,9 +12,10 @@ from tensorlens.guards import guarded, is_from_a_handler, warn
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
-def quiet(method: _Method) -> _Method:
-    """Let no exception leave a hook: print it in one line, and stop measuring.
+def fail_safe(method: _Method) -> _Method:
+    """Let no exception of ours leave a hook: print it in one line, and stop measuring.
 
+    Exceptions of the program's signal handlers pass.
     The hook's object has a flag ``is_on`` and a method ``_leave()`` that releases everything.
     """
 
@@ -46,10 +47,10 @@ def watch_exceptions(
     A failure of ``begins`` or ``failed`` is printed in one line.
 
     Args:
-        kind: the class of trainers; an override in a subclass is watched if it calls the method.
+        kind: the trainers' class; a subclass's override is watched while it calls the method of it.
         methods: names of the methods; missing ones are ignored.
-        failed: called with the trainer and the exception that leaves a method.
-        begins: called with the trainer before each call.
+        failed: called with the trainer and the exception that leaves an outermost call.
+        begins: called with the trainer before each outermost call.
     """
     # by address: a trainer may have equality and a hash of its own, or none
     inside: set[int] = set()

@@ -26,7 +26,7 @@ from tensorlens.integrations.epoch_report import (
     LoopReport,
     largest_tensors,
 )
-from tensorlens.integrations.hooks import quiet
+from tensorlens.integrations.hooks import fail_safe
 from tensorlens.integrations.sampler import Follower
 from tensorlens.recording import oom
 from tensorlens.recording.oom.annotation import put
@@ -41,7 +41,7 @@ def _loop_hooks(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
     def end(callback: MemoryCallback, logs: Any = None) -> None:
         callback._end(kind)
 
-    return quiet(begin), quiet(end)
+    return fail_safe(begin), fail_safe(end)
 
 
 _NAMES = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
@@ -170,13 +170,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     on_test_begin, on_test_end = _loop_hooks(EVALUATE)
     on_predict_begin, on_predict_end = _loop_hooks(PREDICT)
 
-    @quiet
+    @fail_safe
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin an epoch."""
         if self._follower is not None:
             self._follower.epoch_begins(epoch)
 
-    @quiet
+    @fail_safe
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End an epoch and add its figures to the logs."""
         figures = None if self._follower is None else self._follower.epoch_ends()
@@ -186,18 +186,18 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         validated = figures.validation.items()
         self._log(logs, {name: replace(level, allocated=-1) for name, level in validated}, "val_")
 
-    @quiet
+    @fail_safe
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Begin a batch, or the first of several that run as one."""
         if self._follower is not None:
             self._follower.batch_begins(batch)
 
-    @quiet
+    @fail_safe
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """End a batch, or the last of several that run as one."""
         self._batch_ends(batch, logs)
 
-    @quiet
+    @fail_safe
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """End a batch of ``evaluate`` or ``predict``."""
         self._batch_ends(batch, None)
@@ -243,7 +243,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             if not self._devices or device in self._devices:
                 logs.update(level.logs(device, prefix))
 
-    @quiet
+    @fail_safe
     def _failed(self, error: BaseException) -> None:
         """Handle an exception that leaves a batch: Keras calls no hook for it."""
         try:

@@ -30,7 +30,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
     * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: at the end of the batch;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` batches.
 
-    Each log has the figures of the largest batch since the last one.
+    Each log has the figures of the largest batch since the log before.
 
     Args:
         options: those of :class:`~tensorlens.integrations.step_monitor.StepMonitor`.
@@ -42,7 +42,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.monitor = StepMonitor(**options)
-        self._optimizer_steps = 0
+        self._steps_before_batch = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Start measuring."""
@@ -52,7 +52,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Begin a step."""
-        self._optimizer_steps = trainer.global_step
+        self._steps_before_batch = trainer.global_step
         self.monitor.step_begins()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -70,9 +70,9 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         self.monitor.phase_ends("optimizer")
         self.monitor.step_ends()
         with guarded("loggers get no figures of memory"):
-            # the step that the trainer logs the loss of this batch by: several optimizers are one
+            # Lightning logs the loss by this number; global_step counts each of several optimizers
             step = trainer.fit_loop.epoch_loop._batches_that_stepped
-            has_stepped = trainer.global_step > self._optimizer_steps
+            has_stepped = trainer.global_step > self._steps_before_batch
             every = trainer.log_every_n_steps
             if has_stepped and every and (step + 1) % every == 0:
                 figures = self.monitor.metrics()

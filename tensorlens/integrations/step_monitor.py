@@ -13,7 +13,7 @@ from tqdm import tqdm
 from tensorlens import ranks
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import guarded
-from tensorlens.integrations.hooks import quiet
+from tensorlens.integrations.hooks import fail_safe
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
@@ -92,7 +92,7 @@ class StepMonitor:
         """The peak of the run so far, and its step; -1 is unknown."""
         self._metrics: dict[str, float] = {}
 
-    @quiet
+    @fail_safe
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
         """Begin a training; ``roots`` are its model and optimizers."""
         self._target = self._folder or Path(folder or ".")
@@ -107,7 +107,7 @@ class StepMonitor:
         if self._watch is not None:
             self._watch.restart()
 
-    @quiet
+    @fail_safe
     def step_begins(self) -> None:
         """Begin a step; what was allocated since the last one does not count."""
         self._reads = []
@@ -116,12 +116,12 @@ class StepMonitor:
             self._recording = record(*self._roots).start()
         self._region.figures()
 
-    @quiet
+    @fail_safe
     def phase_ends(self, name: str) -> None:
         """End a phase of the step, which began with the step or after the last phase."""
         self._reads.append((name, self._region.figures()))
 
-    @quiet
+    @fail_safe
     def step_ends(self) -> None:
         """End a step; :meth:`metrics` includes its figures."""
         figures = self._region.figures()
@@ -151,7 +151,7 @@ class StepMonitor:
         metrics, self._metrics = self._metrics, {}
         return metrics
 
-    @quiet
+    @fail_safe
     def end(self) -> None:
         """End the training."""
         self._sum_up()
@@ -164,7 +164,7 @@ class StepMonitor:
             # not behind the trainer's own bar
             tqdm.write(f"tensorlens: peak {text}", file=sys.stderr)
 
-    @quiet
+    @fail_safe
     def failed(self, error: BaseException, folder: str | os.PathLike[str] | None = None) -> None:
         """End a training or an evaluation by an exception; report it if memory ran out."""
         if folder is not None:
@@ -201,7 +201,7 @@ class StepMonitor:
             if self._explains_oom:
                 oom.release()
 
-    @quiet
+    @fail_safe
     def _sum_up(self) -> None:
         """Add the reads of the last steps to the metrics."""
         steps, self._steps_read = self._steps_read, []

@@ -37,7 +37,7 @@ class Inspection:
     found: list[RetainedGroup]
     growth: list[Growth]
     """Lines that may grow although no single block stays behind."""
-    unseen: list[float]
+    skipped: list[float]
     """Bytes a step of the smallest groups, which were not looked at."""
     notes: list[str]
     is_blind: bool
@@ -56,7 +56,7 @@ class _Look:
     """Growth that the groups explain."""
     rest: dict[int, Levels]
     """Levels that the groups do not explain, by the number of the line."""
-    unseen: list[float]
+    skipped: list[float]
     """Bytes a step of the groups that were not looked at."""
 
 
@@ -87,7 +87,7 @@ def inspect(loop: WatchedLoop) -> Inspection:
             if left is not None:
                 looks[name] = _look(watched, left)
     freed_by_look = _collect([*looks.values()])
-    unseen = [each for look in looks.values() for each in look.unseen]
+    skipped = [each for look in looks.values() for each in look.skipped]
     found: list[RetainedGroup] = []
     growth: list[Growth] = []
     for (name, look), freed in zip(looks.items(), freed_by_look, strict=True):
@@ -96,7 +96,7 @@ def inspect(loop: WatchedLoop) -> Inspection:
             groups, more = _populations(look, freed)
             growth += more
         found += (_without_garbage(each, freed) for each in groups)
-    return Inspection(found, growth, unseen, notes, is_blind=not looks)
+    return Inspection(found, growth, skipped, notes, is_blind=not looks)
 
 
 def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
@@ -111,15 +111,15 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
         found = RetainedMemory(watched, left, holdings).describe(groups[:_MAX_GROUPS])
         del held, holdings
     known = frozenset(each.birth for group in groups for each in group.held)
-    unseen = [group.judgement.bytes_per_step for group in groups[_MAX_GROUPS:]]
-    unseen_births = {birth for group in groups[_MAX_GROUPS:] for birth in group.births}
+    skipped = [group.judgement.bytes_per_step for group in groups[_MAX_GROUPS:]]
+    skipped_births = {birth for group in groups[_MAX_GROUPS:] for birth in group.births}
     del groups
     found += _replaced(watched, left, known)
     found, rest = _without_consumed(watched, left, found)
     explained = _explained(found)
-    explained.births.update(unseen_births)
+    explained.births.update(skipped_births)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
-    return _Look(watched, found, left, explained, rest, unseen)
+    return _Look(watched, found, left, explained, rest, skipped)
 
 
 def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:

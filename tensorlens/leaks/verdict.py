@@ -29,12 +29,13 @@ from tensorlens.units import format_bytes
 
 _MORE_STEPS_FACTOR = 3
 """Factor of steps that are proposed if the verdict is not clear."""
-_HARMLESS = {
+_ENDING_GROWTH = {
     GrowthKind.FILLING: "go into containers with an end",
     GrowthKind.GARBAGE: "wait for the garbage collector",
 }
-"""Kinds of growth that end, with their words."""
-_EXPLAINED = (*_HARMLESS, GrowthKind.UNCLEAR, GrowthKind.GRAPH, GrowthKind.HOST)
+"""Kinds of growth that stop by themselves, with their words for the headline."""
+_EXPLAINED = (*_ENDING_GROWTH, GrowthKind.UNCLEAR, GrowthKind.GRAPH, GrowthKind.HOST)
+"""Kinds of growth that account for climbing memory, so that it is not called unknown."""
 
 
 def verdict(watched: WatchedLoop) -> LeakReport:
@@ -64,7 +65,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown += host_growth(watched, listed, graph, counts_tensors=not seen.is_blind)
     is_told = listed or any(each.kind == GrowthKind.GRAPH for each in grown)
     if graph is not None and not is_told:
-        # the heap grows too little to be sure, but nodes are counted exactly
+        # the growth of the heap is not clear, but the graph's nodes are counted exactly
         grown.append(graph.growth)
     sums = _balance(watched, [(each.rounding_factor, leak) for each, leak in leaks], others)
     if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
@@ -80,10 +81,10 @@ def verdict(watched: WatchedLoop) -> LeakReport:
 
 def _left_out(seen: Inspection) -> tuple[str, ...]:
     """Return the note on groups that grew but were not looked at."""
-    if not seen.unseen:
+    if not seen.skipped:
         return ()
-    nbytes = format_bytes(round(sum(seen.unseen)))
-    groups = counted(len(seen.unseen), "smaller group")
+    nbytes = format_bytes(round(sum(seen.skipped)))
+    groups = counted(len(seen.skipped), "smaller group")
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
 
 
@@ -99,6 +100,7 @@ def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
 
 
 def _harmless(found: RetainedGroup) -> Growth | None:
+    """Return a group as growth that is no leak: garbage, turnover, a filling container; or None."""
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
@@ -129,7 +131,7 @@ def _rate(judgement: Judgement, nbytes: float) -> str:
 
 
 def _reserved(watched: WatchedLoop) -> list[Growth]:
-    """Return devices whose reserved memory grew while the allocated memory did not."""
+    """Return the growth of devices whose reserved memory grew while the allocated did not."""
     found = []
     for device in watched.figures[-1].reserved:
         if device == "cpu":
@@ -147,7 +149,7 @@ def _reserved(watched: WatchedLoop) -> list[Growth]:
 
 
 def _unknown(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
-    """Return devices whose memory climbed in the loop, for no reason that is known now."""
+    """Return the growth of devices whose memory climbed mostly for an unknown reason."""
     found = []
     for device, each in sums.items():
         if 2 * each.unknown > each.growth and climbs(watched.allocated(device)):
@@ -169,10 +171,11 @@ def _balance(
 
     Args:
         watched: the samples.
-        leaks: each with the bytes in the allocator's figures for each byte asked for.
-        others: other growth in the blocks that are left, likewise.
+        leaks: each after its rounding factor, allocated bytes for each byte asked for.
+        others: other growth in the blocks that are left, each after its rounding factor.
     """
     span = watched.span
+    # without the last stretch, whose blocks may be in use
     first, last = watched.figures[span.warmup].allocated, watched.figures[-2].allocated
     steps = span.judged_steps
     found = {}
@@ -243,21 +246,21 @@ def _headline(
         return f"no tensors stay behind in {_any(count)}, but host memory grows"
     grown = [
         f"{_sum_of(mine)} a step {words}"
-        for kind, words in _HARMLESS.items()
+        for kind, words in _ENDING_GROWTH.items()
         if (mine := [each for each in others if each.kind == kind and each.bytes_per_step])
     ]
     if grown:
         return f"no tensors are lost in {count} steps: {', and '.join(grown)}"
     climbed = [each.device for each in others if each.kind == GrowthKind.UNKNOWN]
-    rest = [
+    unexplained = [
         each.unknown
         for device, each in sums.items()
         if device in climbed or 2 * each.unknown > watched.allocated(device)[0]
     ]
-    if any(rest):
+    if any(unexplained):
         return (
             f"no tensor is known to stay behind in {_any(count)}, but memory is "
-            f"{format_bytes(sum(rest))} more at the end"
+            f"{format_bytes(sum(unexplained))} more at the end"
         )
     if count == 1:
         # blocks of the last step may be in use until the next one

@@ -140,6 +140,7 @@ def _deliver(
 ) -> LineReport:
     report = profiler.result()
     if not functions:
+        # the cell, and functions that it called
         cell, *others = report.functions
         report = replace(report, functions=(cell, *(each for each in others if each.calls)))
     if not quiet:
@@ -155,7 +156,7 @@ def _deliver(
 def _save(report: LineReport, path: Path) -> Path:
     try:
         return save(report, path, overwrite=True)
-    except errors.UsageError:  # an ending that says nothing: text, as %mlrun and %lprun write
+    except errors.UsageError:  # no format by this ending: text, as %lprun writes
         try:
             text = str(file_content(report, "txt"))
             write_whole(path, text.encode("utf-8", "backslashreplace"))

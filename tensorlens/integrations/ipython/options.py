@@ -25,9 +25,13 @@ def magic(*options: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
     return decorate
 
 
-def parsed(magic: Any, line: str) -> tuple[Any, str]:
-    """Return the options, and the statement as it was typed."""
-    parser = magic.parser
+def parsed(method: Any, line: str) -> tuple[Any, str]:
+    """Return the options, and the statement unchanged.
+
+    argparse would take words of a statement that begin with a dash for options.
+    """
+    parser = method.parser
+    # nargs is None for an option with one value
     with_value = {
         flag for action in parser._actions if action.nargs is None for flag in action.option_strings
     }

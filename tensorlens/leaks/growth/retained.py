@@ -20,7 +20,7 @@ from tensorlens.records.tensors import SourceLine
 
 @dataclass(frozen=True, slots=True)
 class RetainedBelow:
-    """Memory a step, below a group, that one line made."""
+    """What one line adds in each step to the memory below a group."""
 
     birth: int
     """Number of the line; negative if unknown."""
@@ -47,7 +47,7 @@ class RetainedGroup:
     """Bytes a step, with the memory below it."""
     paths: tuple[ReferencePath, ...] = ()
     bounds: tuple[Reference | None, ...] = ()
-    """The container with a bound that is filling up, for each path that has one."""
+    """For each path the bounded container that is filling up, or None; empty if a path has none."""
     cycle: ReferencePath | None = None
     is_garbage: bool = False
     """Whether the collector has freed it, or a cycle holds it while the collector is off."""
@@ -113,11 +113,14 @@ class RetainedMemory:
         survivor = latest.survivor
         birth = latest.birth
         example = _example_of(survivor, self._age(latest.step))
-        onward = below.references
+        # a path ends at the holder: these lead on from it to the block
+        references_below = below.references
         if group.is_below:
             example, birth = self._of_root(group)
-            onward = survivor.holders[0].references if survivor.holders else onward
+            if survivor.holders:
+                references_below = survivor.holders[0].references
         elif len(group.births) > 1:
+            # of several lines the one with most bytes stands for the group
             birth = next(iter(group.births))
         return RetainedGroup(
             watched=self.watched,
@@ -130,7 +133,9 @@ class RetainedMemory:
             is_in_array=bool(survivor.arrays) and not survivor.tensors,
             is_unseen=survivor.is_held_unseen,
             words=survivor.words,
-            paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
+            paths=tuple(
+                replace(path, references=(*path.references, *references_below)) for path in paths
+            ),
             cycle=None if paths or latest.item is None else cycle(latest.item),
         )
 
@@ -145,6 +150,7 @@ class RetainedMemory:
         lines = self._lines_below(group, below)
         of_example = below
         if below.tensors:
+            # the example shows what hangs below the latest root alone
             of_example = self._holdings.below(group.roots()[-1:], _roots(groups))
         found = self.describe_one(group, paths, of_example)
         if below.tensors:
@@ -152,6 +158,7 @@ class RetainedMemory:
             found = replace(
                 found, example=replace(found.example, below=nbytes, below_tensors=tensors)
             )
+        # a group below a root is that memory itself: its judgement has the bytes
         extra = 0.0 if group.is_below else sum(line.nbytes for line in lines)
         return replace(
             found,
@@ -167,8 +174,8 @@ class RetainedMemory:
     def _merged(self, groups: list[Group]) -> tuple[list[Group], list[list[ReferencePath]]]:
         """Merge groups of the same lines that the same container holds; return them with paths.
 
-        Blocks that hang below something are not merged with blocks that are held themselves: these
-        may have more below them.
+        Groups below a root stay apart from groups that are held themselves: only the latter can
+        have further memory below them.
         """
         paths = reference_paths([group.latest.item for group in groups])
         labels = [
@@ -217,15 +224,14 @@ class RetainedMemory:
         return tuple(sorted(found, key=lambda each: -each.nbytes))
 
     def _step_fraction(self, group: Group) -> float:
-        """Return the fraction of the memory below a group that one step has made."""
+        """Return the fraction of the memory below a group that one step adds on average."""
         steps = len({each.step for each in group.held if each.step >= 0})
         return group.judgement.rate / max(1, steps) / self.watched.span.stride
 
     def _nodes(self, group: Group, below: Retained) -> float:
         if not group.is_below:
             return below.nodes * self._step_fraction(group)
-        # one graph of all steps, perhaps begun before the watch: a step's fraction is that of its
-        # bytes
+        # one graph of all steps, perhaps begun before the watch: nodes are shared out as bytes are
         roots = group.roots()
         whole = self._holdings.below(roots, roots) if roots else below
         return whole.nodes * group.judgement.bytes_per_step / whole.bytes if whole.bytes else 0.0
@@ -241,8 +247,8 @@ class RetainedMemory:
         """Return the tensor that a group hangs below, and the number of the line that makes it."""
         latest = group.latest
         root = self._holdings.root(latest.item)
-        several = len({id(each.item) for each in group.held}) > 1
-        judged = [each for each in group.held if not several or each.item is latest.item]
+        has_several_roots = len({id(each.item) for each in group.held}) > 1
+        of_root = [each for each in group.held if not has_several_roots or each.item is latest.item]
         age = self._age(latest.step)
         birth = next(iter(group.births))
         row = self._rows.get(root.address) if root.address else None
@@ -260,8 +266,8 @@ class RetainedMemory:
             storage_nbytes=root.storage_nbytes,
             grad_fn=root.grad_fn,
             age=age,
-            below=sum(each.size for each in judged),
-            below_tensors=len(judged),
+            below=sum(each.size for each in of_root),
+            below_tensors=len(of_root),
         )
         return example, birth
 
@@ -269,7 +275,10 @@ class RetainedMemory:
         return (self.watched.span.stretches - step) * self.watched.span.stride
 
     def _frees_as_much(self, group: Group, paths: Sequence[ReferencePath]) -> bool:
-        """Return whether as many blocks are freed in each step as are made."""
+        """Return whether the group's lines free as many blocks in each step as they make.
+
+        They may also do so together with one other line, whose older blocks they replace.
+        """
         span = self.watched.span
         figures = [each.lines for each in self.watched.figures[span.warmup : -1]]
         births = group.births
@@ -305,6 +314,6 @@ def _example_of(survivor: Survivor, age: int) -> Example:
 
 
 def _has_older(group: Group, paths: Sequence[ReferencePath]) -> bool:
-    """Return whether a container holds items beside those of the steps, as a ring filled before."""
+    """Return whether a container holds more items than the group: a ring that was filled before."""
     most = len(group.held) + 1
     return any((each.length or 0) > most for path in paths for each in path.references)

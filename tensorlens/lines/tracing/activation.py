@@ -156,9 +156,9 @@ class Activation:
         if ended is not None and start is not None:
             peaks = figures[1::WIDTH]
             rises = [peak - level for peak, level in zip(peaks, start[::WIDTH], strict=True)]
-            ended.end(self.thread.accounts, peaks, rises)
+            ended.end(self.thread.all_accounts, peaks, rises)
         if begun is not None:
-            begun.begin(self.thread.accounts)
+            begun.begin(self.thread.all_accounts)
 
     def resume(self, lineno: int) -> None:
         """Go on inside ``lineno`` after a yield, without counting another hit."""
@@ -171,7 +171,7 @@ class Activation:
         try:
             if self.start is not None:
                 self.line(self.lineno)
-                self.thread.add_to_callers_inner(self)
+                self.thread.report_to_caller(self)
         finally:
             self.start = None
             self.thread.pop(self)

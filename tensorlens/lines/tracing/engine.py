@@ -1,4 +1,4 @@
-"""The tracer of the process, its use counts, and the stack of profiled frames of each thread.
+"""The engine of the process: counters, tracer, and each thread's stack of profiled frames.
 
 Counters are those of the whole process, and reading one resets its peak for everybody. Each read
 therefore passes the peak on to every other running line: to the callers in its own thread when it
@@ -31,7 +31,7 @@ STEP = 50
 
 
 def _added_frames(height: int) -> int:
-    # the first time also those of the step before
+    # the first time also for the ``STEP`` calls below, for which the limit was not raised
     return STEP * ADDED_FRAMES * (2 if height == STEP else 1)
 
 
@@ -41,10 +41,11 @@ class ThreadState:
     def __init__(self, ident: int, engine: Engine) -> None:
         self.ident = ident
         self.counters = engine.counters
-        self.accounts = engine.watched.all
+        self.all_accounts = engine.watched.all
         """Returns every watched account."""
         self.busy = engine.busy
-        """Identity to state of the threads inside profiled code; shared by all threads."""
+        """Identity to state of the threads inside profiled code, and of open regions, which have
+        negative identities; shared by all threads."""
         self.lock = engine.lock
         """Held while a peak is passed from one running line to another; shared as well."""
         self.stack: list[Activation] = []
@@ -92,16 +93,16 @@ class ThreadState:
         activation.missed_peaks = []
 
     def raise_callers_peak(self, activation: Activation, figures: Sequence[int]) -> None:
-        """Raise the caller's peak to that which the first read of ``activation`` has reset."""
+        """Give the caller the peak that the first read of ``activation`` has reset."""
         stack = self.stack
-        # a generator can resume without an event: throw() into the one it delegates to
+        # throw() into a generator resumes the one that delegates to it without an event
         if (not stack or stack[-1] is not activation) and activation not in stack:
             self.push(activation)
         if len(stack) > 1 and stack[-1] is activation:
             raise_peaks(stack[-2].missed_peaks, figures[1::WIDTH])
 
-    def add_to_callers_inner(self, activation: Activation) -> None:
-        """Add the bytes that ``activation`` has left, as it ends, to the caller's line."""
+    def report_to_caller(self, activation: Activation) -> None:
+        """Add the bytes that ``activation`` has left to the caller's line, and note that line."""
         stack = self.stack
         callers: list[tuple[Account, int] | None] = [None]
         if len(stack) > 1 and stack[-1] is activation and activation.start is not None:
@@ -118,19 +119,19 @@ class ThreadState:
         limit is raised by their number, a step at a time, and lowered again on the way back.
         """
         if height % STEP == 0:
-            self._raise_limit(_added_frames(height))
+            self._change_limit(_added_frames(height))
 
     def lower_recursion_limit(self, height: int) -> None:
         """Undo :meth:`raise_recursion_limit` when the call that began at ``height`` has ended."""
         if height % STEP == 0:
-            self._raise_limit(-min(_added_frames(height), self.added_recursion_limit))
+            self._change_limit(-min(_added_frames(height), self.added_recursion_limit))
 
     def reset_recursion_limit(self) -> None:
         """Undo every :meth:`raise_recursion_limit`."""
-        self._raise_limit(-self.added_recursion_limit)
+        self._change_limit(-self.added_recursion_limit)
 
-    def _raise_limit(self, frames: int) -> None:
-        # too deep for the lower limit only if the program has set its own meanwhile
+    def _change_limit(self, frames: int) -> None:
+        # fails only if the program has set its own limit meanwhile and is deeper than the new one
         with suppress(RecursionError, ValueError):
             sys.setrecursionlimit(sys.getrecursionlimit() + frames)
             self.added_recursion_limit += frames
@@ -205,7 +206,7 @@ class Engine:
                     )
 
     def watch(self, account: Account, function: FunctionType | None = None) -> None:
-        """Add the lines of the account's code to it; with ``function``, wherever that is called.
+        """Measure the lines of the account's code; ``function`` is measured wherever it is called.
 
         Raises:
             ProfileError: other tools hold every tool id of ``sys.monitoring``.
@@ -331,6 +332,7 @@ class Engine:
             self.busy[mine.ident] = mine
         for account in self.watched.all():
             account.clear()
+            # the user has cleared nothing
             account.cleared = False
 
 

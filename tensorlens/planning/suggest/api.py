@@ -47,7 +47,7 @@ _ON_HOST = (
 )
 _DROPPED = "the highest instant is among the events that were dropped: record a shorter span"
 _MIN_SAVING_FRACTION = 0.01
-"""Smallest suggested saving, as a fraction of the peak, or for memory that is not part of the peak,
+"""Savings below this fraction are not suggested: of the peak, or for memory that is not part of it,
 of the most that the host holds."""
 _GRAPH_REPEATS = 3
 _GRAPH_STEPS = 10
@@ -86,9 +86,11 @@ def suggest(
 ) -> Suggestions:
     """Return the changes that would save most at the peak, each with its predicted saving.
 
-    The program runs once, in a process of its own, from its first line through ``warmup + steps``
-    steps, and is recorded. Each change is replayed on that recording; the new peak may be at
-    another moment. Changes that save less than 1 % of the peak are left out.
+    The program is recorded once, in a process of its own, from its first line through ``warmup +
+    steps`` steps. Each change is replayed on that recording; the new peak may be at another moment.
+    Unless it is a whole program, some changes are simulated, and all that compare() can make are
+    tried for these steps: those that fail are left out. So are those that save less than 1 % of
+    the peak.
 
     Args:
         step: ``make_step``, a function that builds model, optimizer and data and returns
@@ -100,9 +102,9 @@ def suggest(
         device: device whose memory counts: ``cpu``, ``cuda:0``. By default the CUDA device that is
             used most, or the CPU if none is used; of a recording, the one with the highest peak.
         batch: argument of ``make_step``; None: no argument.
-        warmup: steps before the timed ones if changes are verified.
-        steps: further steps. If changes to a TensorFlow graph are verified, the peak of the median
-            step counts, of more steps (``docs/suggest.md``).
+        warmup: first steps of the recording; with ``verify`` also those before the timed ones.
+        steps: steps after ``warmup``. A verified TensorFlow graph is run for more; the median of
+            its steps' peaks counts (``docs/suggest.md``).
         repeats: runs of each change if changes are verified; the median of their peaks counts. By
             default 1, and 3 for such a graph.
         arguments: keyword arguments of ``make_step``.
@@ -141,6 +143,7 @@ def suggest(
         timeout=timeout,
         framework=framework,
     )
+    # refuses an unknown device
     device_spec("cuda" if device is None else device, None, None)
     job = replace(job, variant=Variant(arguments=checked_arguments(arguments)), records=True)
     run: Run = partial(

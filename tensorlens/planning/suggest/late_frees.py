@@ -29,23 +29,23 @@ def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Yield a change for each variable whose tensors, made by forward, outlive the step."""
     kept = _outliving_blocks(recorded)
     groups: dict[str, list[tuple[int, int]]] = {}
-    graph = any(_is_kept_by_graph(recorded, row) for row, _ in kept)
+    by_graph = any(_is_kept_by_graph(recorded, row) for row, _ in kept)
     for row, until in kept:
         # tensors that a graph keeps go with the variable that keeps the graph
-        groups.setdefault("" if graph else _variable(recorded, row), []).append((row, until))
+        groups.setdefault("" if by_graph else _holder_key(recorded, row), []).append((row, until))
     for found in groups.values():
         replay = recorded.replay()
         name, line = _largest_variable(recorded, [row for row, _ in found])
         for row, until in found:
             # a detached variable stays, without its graph
-            if not graph or _is_kept_by_graph(recorded, row) or not recorded.roles.named(row):
+            if not by_graph or _is_kept_by_graph(recorded, row) or not recorded.roles.named(row):
                 replay.free(row, until)
         is_list = any(_LIST_INDEX.search(recorded.roles.named(row) or "") for row, _ in found)
         yield recorded.suggestion(
             kind="kept",
-            change=f"detach {name}" if graph else f"release {name} after the step",
+            change=f"detach {name}" if by_graph else f"release {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
-            code=_code(recorded, name, graph, is_list=is_list),
+            code=_code(recorded, name, by_graph=by_graph, is_list=is_list),
             peak=replay.peak(),
             cost="none",
         )
@@ -91,11 +91,11 @@ def _outliving_blocks(recorded: RecordedSteps) -> list[tuple[int, int]]:
     found = [
         (row, span.stop) for span in recorded.steps[1:-1] for row in _leftovers(recorded, span)
     ]
-    made_again = {_variable(recorded, row) for row, _ in found}
+    made_again = {_holder_key(recorded, row) for row, _ in found}
     first = recorded.steps[0]
     for row in _leftovers(recorded, first):
         comes_again = any(other in recorded.steps[1] for other in recorded.similar_blocks(row))
-        if comes_again or _variable(recorded, row) in made_again:
+        if comes_again or _holder_key(recorded, row) in made_again:
             found += [(row, first.stop)]
     return found
 
@@ -114,7 +114,7 @@ def _is_kept_by_graph(recorded: RecordedSteps, row: int) -> bool:
     return name is not None and "Backward" in name.rpartition(": ")[2]
 
 
-def _variable(recorded: RecordedSteps, row: int) -> str:
+def _holder_key(recorded: RecordedSteps, row: int) -> str:
     """Return the variable that holds a block, a list for its items; else the line that made it."""
     name = recorded.roles.named(row)
     if name is None:
@@ -123,22 +123,25 @@ def _variable(recorded: RecordedSteps, row: int) -> str:
 
 
 def _largest_variable(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
-    """Return the largest variable that no graph holds, and the line that made it."""
+    """Return the name of the largest variable that no graph holds, and the line that made it.
+
+    The name is ``what is kept`` if there is no such variable.
+    """
     ordered = sorted(rows, key=lambda row: -recorded.log.size[row])
-    names = [
+    named_rows = [
         row for row in ordered if not _is_kept_by_graph(recorded, row) and recorded.roles.named(row)
     ]
-    row = names[0] if names else ordered[0]
+    row = named_rows[0] if named_rows else ordered[0]
     line = recorded.index.born[recorded.index.site(row)]
-    name = recorded.roles.named(row) if names else None
+    name = recorded.roles.named(row) if named_rows else None
     short = "what is kept" if name is None else _LIST_INDEX.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)
 
 
-def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
+def _code(recorded: RecordedSteps, name: str, *, by_graph: bool, is_list: bool) -> str:
     """Return the code to write; ``name`` is in it if it is a Python name."""
     is_name = all(part.isidentifier() for part in name.split("."))
-    if graph:
+    if by_graph:
         text = "# before it is kept for the next step: its graph keeps all that made it"
         value = f"[each.detach() for each in {name}]" if is_list else f"{name}.detach()"
         line = f"{name} = {value}"
@@ -149,7 +152,7 @@ def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> 
         line = f"del {name}"
     if is_name:
         return f"{text}\n{line}"
-    return f"{text}\nstate = state.detach()" if graph else text
+    return f"{text}\nstate = state.detach()" if by_graph else text
 
 
 def zero_grad_change(recorded: RecordedSteps) -> Iterator[Suggestion]:

@@ -54,7 +54,7 @@ def distributed(world_size: int | None) -> Iterator[None]:
             stack.enter_context(patched(owner, name, nothing))
 
         def keep_generator_states(module: Any) -> None:
-            # it exchanges the states of generators, which are read by address
+            # it reads the states of generators by address, which fake tensors lack
             stack.enter_context(patched(module, "synchronize_rng_states", nothing))
 
         stack.enter_context(on_import({"accelerate.data_loader": keep_generator_states}))
@@ -66,8 +66,8 @@ def distributed(world_size: int | None) -> Iterator[None]:
 
 
 _entered: list[tuple[contextlib.ExitStack, int | None]] = []
-"""Stack and ``world_size`` of the current :func:`distributed`: modules that stay imported may keep
-the function of an earlier run."""
+"""Stack and ``world_size`` of the current :func:`distributed`, global because a module that stays
+imported may have kept the function of an earlier run."""
 
 
 def _init_process_group(
@@ -124,7 +124,7 @@ def _patch_sharding(stack: contextlib.ExitStack) -> None:
     if hasattr(_dispatch, "run_dtensor_rng_op"):
         enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
     for module in (_common_utils, _flat_param, _runtime_utils):
-        for name, function in _FSDP1.items():
+        for name, function in _FSDP1_REPLACEMENTS.items():
             if hasattr(module, name):
                 enter(patched(module, name, function))
 
@@ -144,7 +144,7 @@ def _same_storage(one: Any, other: Any) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
+_FSDP1_REPLACEMENTS = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

@@ -46,7 +46,7 @@ class EventIndex:
         self.phase = phase
         self.born = SiteTable(lambda site: lines.charged(site[0], -1, "other"))
         self.charged = SiteTable(lambda site: lines.charged(*site, phase[site]))
-        self.calls = SiteTable(lambda site: lines.calls(*site, phase[site]))
+        self.calls = SiteTable(lambda site: lines.charged_and_callers(*site, phase[site]))
         self.model = SiteTable(lambda site: lines.model(*site, phase[site]))
         self.module = SiteTable(lambda site: lines.module(*site, phase[site]))
         self._spans: SiteTable[Key] = SiteTable(self._span)

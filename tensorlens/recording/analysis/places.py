@@ -1,4 +1,4 @@
-"""Sites of events, a stack and a context each: phase, purpose, line and module."""
+"""Phase, purpose, line and module of an event, by its site: a stack and a context."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _SCATTERED = Purpose("reduce-scatter of gradients", "gradient")
 _BUCKETS = Purpose("gradient bucket", "gradient")
 _WEIGHT = Purpose("initial value of a weight", "parameter", has_scratch=True)
 
-_OF_CALLS = {
+_PURPOSES_WITH_CALLEES = {
     ("/_fsdp_param.py", "alloc_storage"): _UNSHARDED,
     ("/_fsdp_param.py", "init_all_gather_outputs"): _UNSHARDED,
     ("/_fsdp_collectives.py", "foreach_all_gather"): _GATHERED,
@@ -104,7 +104,7 @@ _OF_CALLS = {
 }
 """Functions whose callees count too: of fully_shard and FSDP (torch 2.4 to 2.13), and of Keras's
 layers that make weights."""
-_ITSELF = {
+_PURPOSES_ALONE = {
     ("/torch/nn/parallel/distributed.py", "_pre_forward"): _BUCKETS,
     ("/torch/nn/parallel/distributed.py", "_ddp_init_helper"): _BUCKETS,
 }
@@ -113,8 +113,10 @@ _ITSELF = {
 
 def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
     """Return the purpose of memory allocated on each stack; None if no known function is on it."""
-    called = [None if frame.user else _known(frame, _OF_CALLS) for frame in stacks.frames]
-    itself = [_known(frame, _ITSELF) for frame in stacks.frames]
+    called = [
+        None if frame.user else _known(frame, _PURPOSES_WITH_CALLEES) for frame in stacks.frames
+    ]
+    itself = [_known(frame, _PURPOSES_ALONE) for frame in stacks.frames]
     ends = [frame.user or landmark(frame) is not None for frame in stacks.frames]
     inherited: list[Purpose | None] = []
     for parent, frame in zip(stacks.parent, stacks.frame, strict=True):
@@ -160,14 +162,14 @@ class Lines:
         # a user's frame inside a library's model hides the model's line
         self._model = _innermost(stacks, model, user)
         self._model_inside = _innermost(stacks, model, user, engine)
-        self._below_engine = _innermost(stacks, engine)
+        self._engine = _innermost(stacks, engine)
 
     def charged(self, stack: int, context: int, phase: str) -> SourceLine | None:
         """Return the line that a block is charged to; None if unknown."""
         node = self._charged(stack, context, phase)
         return None if node < 0 else self._line(node)
 
-    def calls(self, stack: int, context: int, phase: str) -> tuple[SourceLine, ...]:
+    def charged_and_callers(self, stack: int, context: int, phase: str) -> tuple[SourceLine, ...]:
         """Return the line of :meth:`charged` and the user's lines that called it, each once.
 
         Callers of the autograd engine do not count for a line that the engine called.
@@ -188,7 +190,7 @@ class Lines:
             return -1 if stack < 0 else _first(self._user[stack], self._python[stack], stack)
         forward = self._forward(context)
         inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
-        if self._is_of_graph(stack, context):
+        if self._has_stated_phase(stack, context):
             inside = -1
         users = inside, _at(self._user, forward), outside
         return _first(*users, _at(self._python, forward), _at(self._python, stack), forward, stack)
@@ -198,7 +200,7 @@ class Lines:
         node = _at(self._model, stack)
         if phase == "backward":
             user, node = _at(self._user_inside, stack), _at(self._model_inside, stack)
-            if self._is_of_graph(stack, context):
+            if self._has_stated_phase(stack, context):
                 user = node = -1
             if user < 0 and node < 0:
                 node = _at(self._model, self._forward(context))
@@ -214,11 +216,11 @@ class Lines:
             number = _first(_at(self._module_inside, stack), made, number)
         return None if number < 0 else self._stacks.modules[number]
 
-    def _is_of_graph(self, stack: int, context: int) -> bool:
-        """Return whether the recorder stated backward and no engine is on the stack."""
+    def _has_stated_phase(self, stack: int, context: int) -> bool:
+        """Return whether the recorder stated the phase and no autograd engine is on the stack."""
         if context < 0 or self._contexts[context].phase is None:
             return False
-        return _at(self._below_engine, stack) < 0
+        return _at(self._engine, stack) < 0
 
     def _forward(self, context: int) -> int:
         return -1 if context < 0 else self._contexts[context].forward

@@ -38,9 +38,9 @@ def blocks(failure: OutOfMemory, view: View) -> Sequence[Block]:
     if failure.remedies:
         shown.append(Section((_remedies(failure.remedies),), "Memory that could be freed"))
     shown += [
-        _device(device, failure.handled, view)
-        for device in inventories(failure.snapshot, view)
-        if device.is_memory
+        _device(inventory, failure.handled, view)
+        for inventory in inventories(failure.snapshot, view)
+        if inventory.is_memory
     ]
     notes = tuple(Note(note, label="note") for note in failure.snapshot.notes)
     return [*shown, Section(notes)]
@@ -55,7 +55,7 @@ def _facts(request: Request) -> Iterator[Fact]:
     if where:
         yield Fact("in", where)
     if request.nbytes is None:
-        # else it says no more
+        # with a size it says no more
         yield Fact("error", request.text)
 
 
@@ -73,10 +73,10 @@ def _remedies(remedies: Sequence[Remedy]) -> Table:
     return Table((Column("Size"), Column("What it is, and what to do", "prose")), tuple(rows))
 
 
-def _device(device: DeviceInventory, handled: bool, view: View) -> Section:
+def _device(inventory: DeviceInventory, handled: bool, view: View) -> Section:
     hidden = tuple(
-        replace(each, why="MemReporter().report(top=None) lists all") for each in device.hidden
+        replace(each, why="MemReporter().report(top=None) lists all") for each in inventory.hidden
     )
     when = " now, after the error was handled" if handled else ""
-    title = f"Resident on {device.device}{when}: {headline(device)}"
-    return replace(device_section(replace(device, hidden=hidden), title, view), name="")
+    title = f"Resident on {inventory.device}{when}: {headline(inventory)}"
+    return replace(device_section(replace(inventory, hidden=hidden), title, view), name="")

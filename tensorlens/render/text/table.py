@@ -51,14 +51,14 @@ def common_layout(tables: Sequence[Table], page: Page) -> Layout:
     has_text = {number: any(row[number].strip(nothing) for row in texts) for number in shown}
     shown = [each for each in shown if has_text[each] or columns[each].rank is None]
     free = page.width - _indent(tables[0])
-    fitting = _fitting(shown, columns, full, free)
+    fitting = _columns_that_fit(shown, columns, full, free)
     # a column without a title is an aside
     titles = (page.shown(columns[each].title) for each in shown if each not in fitting)
     left_out = tuple(title for title in titles if title)
     return Layout(tuple(fitting), _elastic_widths(fitting, columns, full, free), left_out)
 
 
-def _fitting(
+def _columns_that_fit(
     shown: Sequence[int], columns: Sequence[Column], full: Mapping[int, int], free: int
 ) -> list[int]:
     """Return the columns that fit."""
@@ -123,7 +123,9 @@ def lines(table: Table, layout: Layout, page: Page) -> list[str]:
     rows = table.all_rows
     texts = list(_texts(table, page))
     cells = [
-        _fitted(column, [row[number] for row in texts], _counts(rows, number), layout, number, page)
+        _shortened(
+            column, [row[number] for row in texts], _counts(rows, number), layout, number, page
+        )
         for number, column in zip(layout.numbers, columns, strict=True)
     ]
     titles = [_title(column, page) for column in columns]
@@ -215,7 +217,7 @@ def _title(column: Column, page: Page) -> str:
     return f"{page.glyphs.bar} {title}" if column.kind == "source" else title
 
 
-def _fitted(
+def _shortened(
     column: Column,
     texts: Sequence[str],
     counts: Sequence[str],

@@ -56,7 +56,7 @@ class Saved:
     argument: str
     """``self``, ``mat1``, ``indices[0]``, ``saved_tensors[2]``."""
     packed_by: str | None = None
-    """Hook whose packed value holds the tensor, which is not the one that was saved."""
+    """The hook, if the tensor is from its packed value and not the saved tensor itself."""
     region: Region | None = None
     """Checkpointed region that needs the tensor."""
 
@@ -103,7 +103,7 @@ def walk(roots: Iterable[Any], can_read: Callable[[], bool]) -> Graph:
         if root is not None and root not in seen:
             seen.add(root)
             graph.nodes.append(root)
-    frames: dict[int, Region] = {}
+    regions: dict[int, Region] = {}
     for node in graph.nodes:
         if not can_read():
             graph.is_whole = False
@@ -112,7 +112,7 @@ def walk(roots: Iterable[Any], can_read: Callable[[], bool]) -> Graph:
             if below not in seen:
                 seen.add(below)
                 graph.nodes.append(below)
-        _read(node, graph, frames)
+        _read(node, graph, regions)
     return graph
 
 
@@ -160,7 +160,7 @@ def graphs_kept() -> list[KeptGraph]:
     Computations that share only parameters are different components.
     """
     with undisturbed() as can_read:
-        (tensors,) = select(live_objects(), (torch.Tensor,))[:1]
+        tensors = select(live_objects(), (torch.Tensor,))[0]
         made = [(tensor, node) for tensor in tensors if (node := maker_of(tensor)) is not None]
         graph = walk((node for _, node in made), can_read)
         saved: dict[Any, set[int]] = {}
@@ -190,7 +190,7 @@ def storage_address(tensor: Any) -> int:
         return 0
 
 
-def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
+def _read(node: Any, graph: Graph, regions: dict[int, Region]) -> None:
     variable = getattr(node, "variable", None) if type(node).__name__ == LEAF else None
     if variable is not None:
         graph.leaves[node] = variable
@@ -203,14 +203,14 @@ def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
             # freed by backward
             continue
         if not isinstance(value, tuple):
-            _read_value(value, node, argument.rstrip("_"), graph, frames)
+            _read_value(value, node, argument.rstrip("_"), graph, regions)
             continue
         if type(node).__name__ == REENTRANT:
             _read_region(node, value, graph)
             continue
         name = "saved_tensors" if argument == "tensors" else argument
         for index, item in enumerate(value):
-            _read_value(item, node, f"{name}[{index}]", graph, frames)
+            _read_value(item, node, f"{name}[{index}]", graph, regions)
 
 
 def _read_region(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
@@ -228,7 +228,7 @@ def _add_kept(kept: Iterable[tuple[str, Any]], node: Any, region: Region, graph:
 
 
 def _read_value(
-    value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, Region]
+    value: Any, node: Any, argument: str, graph: Graph, regions: dict[int, Region]
 ) -> None:
     try:
         data, hook = value.data, value.unpack_hook
@@ -247,11 +247,11 @@ def _read_value(
             graph.saved.append(Saved(tensor, node, argument, packed_by=_hook_name(hook)))
         return
     graph.recomputed += 1
-    known = frames.get(id(frame))
+    known = regions.get(id(frame))
     if known is not None:
         known.nodes.append(node)
         return
-    region = frames[id(frame)] = _region_of(frame)
+    region = regions[id(frame)] = _region_of(frame)
     region.nodes.append(node)
     _add_kept(_kept_values(frame), node, region, graph)
 
@@ -302,7 +302,7 @@ def _kept_values(frame: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _module_of(function: Any) -> Any:
-    """Return the module that a function is, belongs to, or has as its only free one; else None."""
+    """Return the module behind a callable: itself, a method's object, or a closure's only one."""
     while type(function) is functools.partial:
         function = function.func
     if type(function) is types.MethodType:

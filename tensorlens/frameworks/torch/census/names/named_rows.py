@@ -92,10 +92,10 @@ class NamedRows:
         if self._dependants:
             dependants = self._dependants
             wanted = [row for row in wanted if address[row] and row not in dependants]
-        nameless = self._owners.nameless
+        provisional = self._owners.provisional
         everything = len(wanted) == len(address)
         targets = address[:] if everything else array("Q", map(address.__getitem__, wanted))
-        targets.extend(id(module) for module, _ in nameless)
+        targets.extend(id(module) for module, _ in provisional)
         if not targets:
             return
         held = find_holders(
@@ -112,7 +112,7 @@ class NamedRows:
         else:
             for row, node in zip(wanted, held, strict=False):
                 self.node[row] = node
-        for (_, node), found in zip(nameless, held[len(wanted) :], strict=True):
+        for (_, node), found in zip(provisional, held[len(wanted) :], strict=True):
             if found >= 0:
                 self._owners.settle(node, found)
         self._set_optimizer_roles(wanted)

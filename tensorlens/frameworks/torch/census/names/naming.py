@@ -25,7 +25,7 @@ _NUMBERS = {role: number for number, role in enumerate(ROLES)}
 _MAX_PATHS = 100_000
 """Modules that contain each other many times have more paths than anyone would read."""
 _LEAVE = -1
-"""In place of a node: everything below the module was walked."""
+"""Stands in place of a node: the module's children are done, it is left again."""
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes of the wrapped module in wrappers of torch.compile, FSDP and checkpointing."""
@@ -45,7 +45,7 @@ class Naming:
         self.roles = array("b")
         """The role of each item, as an index of :data:`~tensorlens.roles.ROLES`."""
         self.keeps_second = array("b")
-        """Whether the name is kept beside an earlier one of the same object: tied weights."""
+        """Whether each name is kept beside an earlier one of its object, as for tied weights."""
         self._first: dict[int, int] = {}
         self._looked_up = 0
 
@@ -105,7 +105,7 @@ def _by_age(items: list[Any]) -> list[Any]:
         return items
     ages = {id(item): 2 for item in items}
     for age in (0, 1):
-        # in one call: a tuple that another thread is filling must not be referenced meanwhile
+        # all in C: no other thread, which may be filling a tuple, runs while these are referenced
         young = set(map(id, itertools.chain.from_iterable(map(gc.get_objects, (age,)))))
         ages.update(dict.fromkeys(young & ages.keys(), age))
     return sorted(items, key=lambda item: -ages[id(item)])
@@ -131,8 +131,8 @@ class ModulePaths:
     ) -> None:
         """Name the tensors of modules and their submodules, below the node of each root.
 
-        A module within itself is not entered again. A module with several paths is: its tensors
-        have a name by each, which ``keeps_second`` keeps: tied weights within the user's models.
+        A module that contains itself is entered once. One with several paths is entered by each,
+        and ``keeps_second`` keeps all names of its tensors.
         """
         for root, prefix in zip(roots, prefixes, strict=True):
             self._walk(root, prefix, keeps_second)
@@ -210,7 +210,7 @@ def entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def forward_of(item: Any) -> str | None:
-    """Return the name of a module's method that has its lines; None if ``item`` is no module.
+    """Return the name of the method whose lines are a module's; None if ``item`` is no module.
 
     It is ``forward``, or ``call`` of a Keras layer, which is a module where torch is the backend.
     """

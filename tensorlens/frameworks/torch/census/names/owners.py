@@ -58,11 +58,11 @@ class Owners:
         self.modules = ModulePaths(self.naming)
         self.optimizers = OptimizerNaming(self.naming)
         self.places: dict[int, str] = {}
-        """Address of any other root to its name, which the names of its content begin with."""
+        """Address of each other root to its name; names of what it holds begin with that."""
         self.home = ""
         """Class of the only model, whose paths have no prefix; else empty."""
-        self.nameless: list[tuple[Any, int]] = []
-        """Modules found in the heap, each with the node of its name, which is open."""
+        self.provisional: list[tuple[Any, int]] = []
+        """Modules found in the heap, with the node of the name: the class until :meth:`settle`."""
         self._optimizers: list[CensusRoot] = []
         """Given optimizers; they are named after all modules, as they use parameters' names."""
         self.keras = KerasOwners(self.naming, self.modules) if is_in_use() else None
@@ -101,7 +101,7 @@ class Owners:
     ) -> None:
         """Name what all modules and optimizers of the heap hold, Keras's first.
 
-        The dicts of optimizers are added to ``objects``: Python makes them on first use.
+        Adds the optimizers' ``__dict__`` to ``objects``, which Python creates on first use.
         """
         self.add_keras(objects)
         self.add_found(modules, optimizers)
@@ -122,7 +122,7 @@ class Owners:
         roots = first_seen.ordered(outermost(unknown))
         nodes = [names.open_text(model_name(module)) for module in roots]
         self.modules.add(roots, nodes, keeps_second=False)
-        self.nameless.extend(zip(roots, nodes, strict=True))
+        self.provisional.extend(zip(roots, nodes, strict=True))
         self._add_reducers(modules)
         for root in self._optimizers:
             self.optimizers.add(root.item, root.name)
@@ -137,12 +137,12 @@ class Owners:
             self.naming.add(bucket, node, "gradient", keeps_second=False)
 
     def settle(self, node: int, found: int) -> None:
-        """Name a module of :attr:`nameless` after the variable that holds it.
+        """Name a module of :attr:`provisional` after the variable that holds it.
 
-        Names of optimizer state leave the function out: ``SGD.net.weight`` for
-        ``main(): net.weight``. The class remains the name if it is unique and the variable says
+        Names below an optimizer leave the function out: ``SGD.net.weight`` where the module's own
+        is ``main(): net.weight``. The class stays the name if it is unique and the variable says
         less: a library's variable, ``self`` of a closure or of the module's own method, or a path
-        of private attributes.
+        with several private attributes.
         """
         names = self.naming.names
         if self._is_uninformative(found) and self._classes[names[node]] == 1:
@@ -168,7 +168,7 @@ class Owners:
 
     @functools.cached_property
     def _classes(self) -> Counter[str]:
-        return Counter(model_name(module) for module, _ in self.nameless)
+        return Counter(model_name(module) for module, _ in self.provisional)
 
     def anchor_nodes(self) -> dict[int, int]:
         """Map addresses of modules and optimizers to their nodes.
@@ -177,7 +177,7 @@ class Owners:
         """
         owners = {**self.modules.paths, **self.optimizers.anchors}
         # these get their names from their own holders
-        for module, _ in self.nameless:
+        for module, _ in self.provisional:
             owners.pop(id(module), None)
         return owners
 
@@ -237,16 +237,16 @@ class OptimizerNaming:
             return
         text = self._distinct.next(name or class_name(optimizer))
         prefix = self.anchors[id(optimizer)] = self._naming.names.text(text)
-        parameters = self._parameters(dict.get(content, "param_groups"), prefix)
-        self._add_state(parameters, dict.get(content, "state"), prefix)
+        orphans = self._parameters(dict.get(content, "param_groups"), prefix)
+        self._add_state(orphans, dict.get(content, "state"), prefix)
 
-    def _add_state(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
+    def _add_state(self, orphans: dict[int, int], content: Any, prefix: int) -> None:
         names, copies = self._naming.names, {-1: prefix}
-        given = self._naming.first_nodes()
+        first_names = self._naming.first_nodes()
         waiting: list[tuple[Any, int, int]] = []
         for key, state in entries(content):
             if issubclass(type(key), torch.Tensor):
-                path = parameters.get(id(key), given.get(id(key)))
+                path = orphans.get(id(key), first_names.get(id(key)))
                 node = prefix if path is None else names.below(path, copies)
             else:
                 node = names.key(prefix, key)
@@ -287,19 +287,19 @@ class OptimizerNaming:
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; map their addresses to these names."""
         names, known = self._naming.names, self._naming.first_nodes()
-        given: dict[int, int] = {}
+        orphans: dict[int, int] = {}
         if not issubclass(type(groups), list):
-            return given
+            return orphans
         root = names.text("param_groups")
         for index, group in enumerate(list.__iter__(groups)):
             members = dict.get(group, "params") if issubclass(type(group), dict) else None
             path = names.attribute(names.index(root, index), "params")
             for position, parameter in _sequence(members):
                 if issubclass(type(parameter), torch.Tensor) and id(parameter) not in known:
-                    given[id(parameter)] = names.index(path, position)
-                    below = names.below(given[id(parameter)], {-1: prefix})
+                    orphans[id(parameter)] = names.index(path, position)
+                    below = names.below(orphans[id(parameter)], {-1: prefix})
                     self._naming.add(parameter, below, "parameter")
-        return given
+        return orphans
 
 
 def _sequence(value: Any) -> Iterator[tuple[int, Any]]:
