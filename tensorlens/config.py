@@ -75,7 +75,7 @@ def enabled() -> bool:
 
 
 def prints_tables() -> bool:
-    """Return whether this process prints tables unasked; in a job only the first rank does."""
+    """Return whether this process prints tables unasked; of a job, by the setting ``ranks``."""
     rank = current_rank()
     return rank is None or rank.number == 0 or current().ranks == "all"
 

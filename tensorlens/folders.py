@@ -80,7 +80,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Return whether a folder is writable and private, or can be made so."""
+    """Return whether a folder is writable and private, or can be made if it does not exist."""
     try:
         if os.path.lexists(folder):
             is_own = is_private(Path(os.path.realpath(folder)))

@@ -44,7 +44,7 @@ def guarded(consequence: str) -> Iterator[None]:
 
 
 def is_from_a_handler(error: BaseException) -> bool:
-    """Return whether a signal handler of the program raised ``error``; False without memory."""
+    """Return whether a signal handler of the program raised ``error``; False if memory runs out."""
     try:
         handlers = _handlers()
     except MemoryError:

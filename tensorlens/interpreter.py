@@ -26,7 +26,7 @@ _own_threads: set[int] = set()
 def reentrant_lock() -> threading.RLock:
     """Return a reentrant lock; after a fork it is free unless the forking thread holds it.
 
-    Other threads that held it do not exist there.
+    Other threads that held it do not exist in the child.
     """
     lock = threading.RLock()
     _locks.add(lock)

@@ -61,13 +61,13 @@ _MAX_RATIO = 250
 def load(path: str | os.PathLike[str]) -> Record:
     """Return the record in a file.
 
-    Formats are ``.json`` and ``.tlens`` of tensorlens; and as recordings torch's pickled memory
-    snapshots, and traces of ``torch.profiler`` with ``profile_memory=True`` (``.json`` or
-    ``.json.gz``). No code in a pickle runs.
+    Formats are ``.json``, ``.tlens`` and ``.tlens.gz`` of tensorlens; and, read as recordings,
+    torch's memory snapshots (pickled or ``.json``) and traces of ``torch.profiler`` with
+    ``profile_memory=True``, which may also be ``.json.gz``. No code in a pickle runs.
 
     Raises:
         TensorlensError: the file does not exist or cannot be read.
-        FileFormatError: its format is unknown to this tensorlens.
+        FileFormatError: its format is unknown to this tensorlens, or it is damaged.
     """
     file, name = Path(path), os.fspath(path)
     try:
@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str]) -> Record:
 
 
 def _unpacked(file: BinaryIO) -> bytes:
-    """Unpack a gzip file, within the bounds above."""
+    """Return the content of a gzip file; refuse one that exceeds both bounds of its size."""
     most = max(_MAX_UNPACKED, _MAX_RATIO * os.fstat(file.fileno()).st_size)
     try:
         with gzip.GzipFile(fileobj=file) as stream:

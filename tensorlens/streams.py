@@ -37,7 +37,7 @@ def write(text: str, stream: TextIO | None) -> None:
         return
     # a signal that came in the middle of the program's own flush finds the buffer in use
     with suppress(RuntimeError):
-        stream.flush()  # what the program wrote comes first; if that fails, it is its own affair
+        stream.flush()  # what the program wrote comes first; if that fails, so does ours
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     standard = any(stream is one for one in (sys.__stdout__, sys.__stderr__))
     if raw is None or not standard:

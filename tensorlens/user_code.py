@@ -48,7 +48,7 @@ def _framework_folders() -> list[str]:
 
 
 def _begins(folders: Iterable[str]) -> tuple[str, ...]:
-    """Return the prefixes of file names in folders, with symbolic links and resolved."""
+    """Return the prefixes of file names in folders, as given and with symbolic links resolved."""
     both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
     return tuple(sorted(path + os.sep for path in both))
 

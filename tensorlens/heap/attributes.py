@@ -25,7 +25,7 @@ TRANSPARENT = ("_modules", "_parameters", "_buffers")
 def is_subtype(kind: type, base: type) -> bool:
     """Return whether ``kind`` derives from ``base``, running no code of a metaclass.
 
-    ``issubclass`` does where ``base`` is a class of Python's or torch's without such a metaclass.
+    ``issubclass`` is enough if ``base`` is known to have a metaclass that does not override it.
     """
     return kind is base or any(known is base for known in mro(kind))
 
@@ -72,7 +72,7 @@ def items_of(value: Any) -> list[Any]:
         if issubclass(type(inner), list):
             return items_of(inner)
     if kind is list or kind is tuple:
-        # C code may have left places empty; the collector goes from last to first
+        # skips places that C code left empty; lists the last item first
         return gc.get_referents(value)[::-1]
     for plain in (list, tuple):
         if issubclass(kind, plain):
@@ -81,7 +81,7 @@ def items_of(value: Any) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """Return a text, or an empty one for anything else."""
+    """Return a value that is exactly a ``str``, or an empty text in place of any other."""
     return value if type(value) is str else ""
 
 

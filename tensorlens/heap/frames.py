@@ -1,7 +1,7 @@
 """Anchors, where names begin: the globals of modules and the variables of running functions.
 
-Before Python 3.13 reading ``f_locals`` stores a dict of strong references in the frame. So the
-frame is read natively there, by address and without taking references; from 3.13 on it is a view.
+Before Python 3.13 reading ``f_locals`` stores a dict of strong references in the frame, so only
+the native reader is used, which takes none; from 3.13 on ``f_locals`` is a view and may be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorlens.interpreter import is_own_thread
 from tensorlens.user_code import is_foreign, is_framework
 
 TEMPORARY = "(temporary)"
-"""Name of a value on a frame's evaluation stack; it may be stale."""
+"""Name of a value on a frame's evaluation stack; the slot may be stale."""
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 """The folder of tensorlens."""
@@ -46,7 +46,7 @@ SUSPENDED = {
 
 
 def suspension(kind: type) -> Suspension | None:
-    """Return the attributes of a generator, coroutine or async generator; None of other types."""
+    """Return the names for a generator, coroutine or async generator; None for other types."""
     # a look-up would run the __hash__ of a metaclass
     for each, names in SUSPENDED.items():
         if kind is each:
@@ -85,7 +85,7 @@ def anchors(
 
 
 def library_functions() -> frozenset[str]:
-    """Return the beginnings of names of variables of libraries' running functions: ``fit(): ``."""
+    """Return the prefixes of variables' names in libraries' running functions: ``fit(): ``."""
     return frozenset(map(_label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
 
 

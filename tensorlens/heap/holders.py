@@ -66,8 +66,8 @@ def find_holders(
             :func:`~tensorlens.heap.frames.anchors` returns it. Entries of an anchor whose text is
             empty or a module's name are attributes.
         names: receives the new nodes.
-        loose: receives the nodes that names begin with if no variable was found: the outermost
-            holder, or a cycle that nothing holds.
+        loose: receives the nodes where names begin at a value on an evaluation stack, at an
+            outermost holder that is no anchor, or at a cycle that nothing holds.
         named: further anchors with the node of each one's name in ``names``; they come before
             ``anchors``. If that name has a parent, the anchor ranks as a class.
         tuples: the tuples to search at the end; all of the heap if None.
@@ -134,7 +134,7 @@ class _RowDescriber:
         self._names = names
         self._steps = reference_names.ReferenceNames()
         self.loose: list[int] = []
-        """Rows that names begin with, not being variables."""
+        """Rows at which names begin without an anchor or at a value on an evaluation stack."""
 
     def columns(self) -> tuple[array[int], array[int]]:
         """Return each row's kind (-1: no node) and value.
@@ -156,7 +156,7 @@ class _RowDescriber:
     def _texts(self) -> Iterable[str]:
         keys, written = self._rows.keys, self._rows.written
         if not any(written.tobytes()):
-            # all are short texts; there may be many
+            # all are QUOTED; a fast path, as there may be many
             return map(repr, keys)
         return [_WRITERS[how](key) for how, key in zip(written, keys, strict=True)]
 

@@ -319,7 +319,7 @@ def _require(holds: bool, what: str) -> None:
 
 
 def _cached_keys_offset() -> int:
-    """Return the offset in a class of the names of its instances' attributes, or 0."""
+    """Return the offset of ``ht_cached_keys`` in a class; 0 if it is not found."""
     size: int = type.__dict__["__basicsize__"].__get__(type)
     for offset in range(400, size - 3 * _WORD, _WORD):
         name, qualified = _word(id(_Plain), offset), _word(id(_Plain), offset + 2 * _WORD)
@@ -329,7 +329,7 @@ def _cached_keys_offset() -> int:
 
 
 def _values_bypass_dict() -> bool:
-    """Return whether the collector finds an instance's values through it, not its ``__dict__``.
+    """Return whether the collector visits inline values from the instance, not its ``__dict__``.
 
     True of Python 3.13.
     """

@@ -65,8 +65,8 @@ def select(
 ) -> tuple[list[Any], ...]:
     """Return, for each kind, the objects whose type derives from it, in order.
 
-    A last list has those whose type is itself one of ``exact``, which may be hundreds. Only the
-    type counts, never ``__class__``, and no code of a metaclass runs.
+    A last list has those whose type is itself in ``exact``, which may have hundreds of types. Only
+    the type counts, never ``__class__``, and no code of a metaclass runs.
     """
     reader = native()
     if reader is not None:

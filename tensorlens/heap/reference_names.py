@@ -42,7 +42,7 @@ _GETTERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 def type_name(holder: Any) -> str:
-    """Return the name of an object's type, for an object without one: ``Node``, ``<list>``."""
+    """Return the type's name, to be used for an object without a name: ``Node``, ``<list>``."""
     name = name_of_type(type(holder))
     return f"<{name}>" if any(type(holder) is kind for kind in _CONTAINERS) else name
 

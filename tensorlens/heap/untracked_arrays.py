@@ -74,7 +74,7 @@ def bases_of(arrays: Iterable[Any]) -> list[Any]:
 
 
 def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Yield batches of objects, and the arrays that were first found in each."""
+    """Yield batches of holders, tuples in them included, with the arrays first found in each."""
     wanted = (kind, tuple)
     seen: set[int] = set()
     for start in range(0, len(objects), _BATCH):
@@ -107,11 +107,12 @@ _PLAIN = (list, deque)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnedArray:
-    """An array, its bytes and a number for its holder: the same for objects of one class."""
+    """An array with its size and where it is held."""
 
     array: Any
     nbytes: int
     held_in: int
+    """Address of the list or deque that holds it, or of the class of any other holder."""
 
 
 def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
@@ -129,7 +130,7 @@ def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
 
 
 def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
-    """Return, for each array, the address of the list that holds it, or of its holder's class."""
+    """Return ``held_in`` of :class:`OwnedArray` by the array's address."""
     found: dict[int, int] = {}
     for holder in holders:
         for each in gc.get_referents(holder):

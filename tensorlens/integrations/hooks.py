@@ -47,7 +47,7 @@ def watch_exceptions(
     A failure of ``begins`` or ``failed`` is printed in one line.
 
     Args:
-        kind: the trainers' class; a subclass's override is watched while it calls the method of it.
+        kind: the trainers' class; an override in a subclass is watched while it calls the original.
         methods: names of the methods; missing ones are ignored.
         failed: called with the trainer and the exception that leaves an outermost call.
         begins: called with the trainer before each outermost call.

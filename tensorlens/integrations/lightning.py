@@ -30,7 +30,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
     * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: at the end of the batch;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` batches.
 
-    Each log has the figures of the largest batch since the log before.
+    Each log has the largest value of each figure since the log before.
 
     Args:
         options: those of :class:`~tensorlens.integrations.step_monitor.StepMonitor`.

@@ -48,7 +48,7 @@ def server() -> MCPServer:
 
 
 def _answering(tool: Callable[..., str]) -> Callable[..., str]:
-    """Return errors of tensorlens as the answer, in one line."""
+    """Return ``tool``, with errors of tensorlens turned into a :class:`ToolError`."""
 
     @functools.wraps(tool)
     def run(*arguments: Any, **options: Any) -> str:

@@ -82,7 +82,7 @@ class _Collection:
 
     def _read(self, asker: str) -> list[DeviceLevel]:
         with self._lock:
-            # who asks a second time begins a new collection
+            # a gauge that asks for the second time begins a new collection
             if asker in self._given or not self._given:
                 self._given.clear()
                 self._taken = []

@@ -62,8 +62,8 @@ class Trend:
     def growth(self, slot: int, least: int) -> SteadyGrowth | None:
         """Return the growth per batch, epoch or call; None if it is not steady.
 
-        The lowest levels of eight successive spans must rise, which large batches, or buffers
-        that are emptied now and then, do not cause.
+        The lowest levels of up to eight successive spans must rise. Large batches, or buffers
+        that are emptied now and then, do not cause that.
 
         Args:
             slot: index of the counter.
@@ -87,8 +87,8 @@ class Trend:
         if grown < max(1, least) or any(b[1] <= a[1] for a, b in pairwise(lowest)):
             return None
         # the median ignores single jumps, as at the first validation
-        each = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
-        return SteadyGrowth(self._per, each, self._count)
+        rate = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
+        return SteadyGrowth(self._per, rate, self._count)
 
 
 class _Loop:
@@ -113,7 +113,7 @@ class _Loop:
 
 
 class Follower:
-    """The running loop, and the figures of the last one.
+    """The running loop with its validation, and the trend of host memory over finished loops.
 
     All methods but :meth:`close` must be called in the loop's thread; other calls are ignored.
     """

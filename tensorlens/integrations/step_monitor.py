@@ -1,4 +1,4 @@
-"""Memory of a training loop step by step: what the callbacks of all trainers share."""
+"""Memory of a training loop step by step: what all callbacks of trainers but Keras's share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from tensorlens.units import format_bytes
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Variable of torchrun: the file for a worker's error."""
 _SUMMED_AT_ONCE = 16
-"""Steps summed up at once: after every step the code would have left the processor's caches."""
+"""Steps summed up together: after each single step, the code would not be in the processor's caches
+any more."""
 
 
 class StepMonitor:
@@ -109,7 +110,7 @@ class StepMonitor:
 
     @fail_safe
     def step_begins(self) -> None:
-        """Begin a step; what was allocated since the last one does not count."""
+        """Begin a step; a peak since the end of the last one does not count."""
         self._reads = []
         first = self._record_steps and self._record_steps[0]
         if first == self._steps and self._recording is None:

@@ -26,8 +26,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
     * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: at the end of the step;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` steps.
 
-    A step is one of the optimizer, with all its micro-batches. Each log has the figures of the
-    largest step since the last one.
+    A step is one of the optimizer, with all its micro-batches. Each log has the largest value of
+    each figure since the log before.
 
     Args:
         options: those of :class:`~tensorlens.integrations.step_monitor.StepMonitor`.

@@ -43,8 +43,8 @@ def advice(
     """Return what to do so that nothing is left behind; None if that is not sure.
 
     Args:
-        paths: all paths that hold the example. Each has to be cut, so that there is no advice if
-            the cause of one is not known.
+        paths: all paths that hold the example. The leak ends only if none is left, so there is no
+            advice if the cause of one is not known.
         example: the latest of the kept tensors.
         facts: other facts of the leak.
     """
@@ -80,10 +80,9 @@ class _Path:
         return None if place is None else self.references[place]
 
     def grows(self, begin: int = 0, end: int | None = None) -> int | None:
-        """Return the index of the container that grows, among some references.
+        """Return the index of the container that grows in ``references[begin:end]``, if clear.
 
-        Of several that are long enough, it is the only one whose last item leads on, if there is
-        one.
+        Of several that are long enough, it is the one whose last item is on the path.
         """
         places = [
             at
@@ -153,8 +152,8 @@ def _optimizer(path: _Path) -> str | None:
             return "call add_param_group() once, not in each step"
         if not is_groups:
             return "make the parameters once: the optimizer keeps the state of replaced ones"
-    is_kerass = path.facts.role == "optimizer" and path.facts.words is not TORCH
-    if is_kerass and any(map(path.may_grow, path.references)):
+    is_of_keras = path.facts.role == "optimizer" and path.facts.words is not TORCH
+    if is_of_keras and any(map(path.may_grow, path.references)):
         return "make the optimizer once, before the loop: every one made is kept"
     return None
 
@@ -204,7 +203,7 @@ def _graph(path: _Path, example: Example) -> str | None:
 
 
 def _detach(name: str, *, is_whole: bool) -> str:
-    """Return the advice on a variable with a graph; not whole if it may be a tuple."""
+    """Return the advice to detach a variable; ``is_whole`` is false if it may be a tuple."""
     call = f"write {name} = {name}.detach()" if is_whole else f"detach() {name}"
     return f"{call} after each step: {_KEEPS_ALL}"
 

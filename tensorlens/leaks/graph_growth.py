@@ -59,7 +59,7 @@ def _advice(source: str, name: str, *, is_number: bool) -> str:
 
 
 def _detached_sum(source: str) -> str | None:
-    """Return a line that adds to a variable, up to the added value, in brackets if needed."""
+    """Return a statement ``total += loss`` or ``total = total + loss``, ready for a ``.item()``."""
     try:
         (statement,) = ast.parse(source).body
     except (SyntaxError, ValueError):

@@ -1,7 +1,8 @@
 """Growth of host memory without tensors, and its explanation.
 
-A NumPy array does not tell when it was made. So arrays have to account for the growth: together as
-what all steps made, by their size as what one step makes, or one by itself that grew.
+A NumPy array does not tell when it was made. So arrays are named only if their bytes match the
+growth: a group that of all steps, one or a few of a size that of one step, or a single array that
+of all steps.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def pinned_growth(samples: Sequence[HostSample]) -> list[Growth]:
 
 
 def worker_growth(samples: Sequence[HostSample]) -> list[Growth]:
-    """Return worker processes that become more."""
+    """Return the growth of the number of worker processes, with their bytes."""
     if steady_rate([(each.step, each.children) for each in samples], 0.0) is None:
         return []
     first, last = samples[0], samples[-1]
@@ -229,7 +230,7 @@ class HostGrowth:
     """Number of all steps."""
 
     def fits(self, count: int, nbytes: int) -> bool:
-        """Return whether all steps, or those that count, may have left these arrays."""
+        """Return whether arrays match the growth of ``steps`` steps, up to that of ``made``."""
         low = self.rate * self.steps * (1 - _TOLERANCE)
         return count >= self.steps and low <= nbytes <= self.rate * self.made * (1 + _TOLERANCE)
 

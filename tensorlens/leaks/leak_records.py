@@ -111,7 +111,7 @@ def _assignment(source: str) -> tuple[str, str]:
 def with_models_as_one(
     leaks: Sequence[tuple[RetainedGroup, Leak]],
 ) -> list[tuple[RetainedGroup, Leak]]:
-    """Return leaks with those that a runtime holds merged: models that are made in each step."""
+    """Merge the leaks that a runtime holds on one device: parts of models made in each step."""
     merged = [pair for pair in leaks if not _is_of_runtime(pair[0])]
     devices: dict[str, list[tuple[RetainedGroup, Leak]]] = {}
     for found, leak in leaks:
@@ -144,7 +144,7 @@ def _is_of_runtime(found: RetainedGroup) -> bool:
 
 
 def _rows(leaks: Sequence[Leak]) -> tuple[BelowLine, ...]:
-    """Return the parts of merged leaks beside the first, by line and role."""
+    """Return, by line and role, the leaks after the first and what hangs below any leak."""
     own = [
         BelowLine(
             leak.born,

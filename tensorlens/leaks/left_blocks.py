@@ -125,7 +125,7 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
 def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
     """Run the collector if it matters; return the addresses that it has freed, for each look.
 
-    If the program collects nothing, a cycle is a leak without that.
+    It does not run if the program keeps it off: cycles are then judged as leaks without it.
     """
     is_known = all(
         all(each.is_held for each in look.found)
@@ -238,7 +238,7 @@ def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
 
 
 def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> list[RetainedGroup]:
-    """Return the lines whose one block is replaced by a larger one in each step."""
+    """Return a group for each line whose block is replaced by a larger one in each step."""
     grown = grown_lines(watched, known)
     largest: dict[int, int] = {}
     for row, birth in enumerate(left.birth):

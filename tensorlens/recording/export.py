@@ -86,10 +86,10 @@ def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame
 
 
 def program_frames(stack: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return a stack, outermost frame first, from the program's own frame on.
+    """Return a stack, outermost frame first, from its first frame of user code on, if it has any.
 
-    Calls of ``nn.Module`` and our wrappers of profiled functions are left out; so is the start of a
-    program, test or thread, unless the stack has no user code.
+    So the start of a program, test or thread is left out. Calls of ``nn.Module`` and our wrappers
+    of profiled functions are left out too.
     """
     begin = next((depth for depth, frame in enumerate(stack) if frame.user), 0)
     return tuple(frame for frame in stack[begin:] if not _is_call(frame))
@@ -123,7 +123,7 @@ _NS_PER_US = 1000
 
 
 def trace_events(recording: Recording) -> str:
-    """Return a counter of bytes by role for each device, and one of the reserved bytes.
+    """Return a Chrome trace: for each device a counter of bytes by role, and of reserved bytes.
 
     Marks and the peaks are instant events. Times are microseconds since the recording began.
     """

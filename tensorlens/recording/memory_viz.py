@@ -30,8 +30,8 @@ _GAP = 1 << 20
 def synthetic_segments(log: EventLog) -> list[Segment]:
     """Return segments around blocks that lie in no segment of the log.
 
-    With ``log.segments`` they list every block that is alive at the end. On a device without
-    segments they also cover the addresses of freed blocks.
+    They and ``log.segments`` together list every block that is alive at the end. On a device
+    without segments they also cover the addresses of freed blocks.
     """
     made: list[Segment] = []
     for number, device in enumerate(log.devices):

@@ -296,8 +296,8 @@ def record(
     Args:
         roots: models and optimizers to take names from, as ``MemReporter`` takes them; without
             them, names begin at variables (``train(): net.fc1.weight``).
-        limit: how many events are kept, at 32 bytes each; the oldest go first, and what was
-            resident at the highest instant among them stays known.
+        limit: how many events are kept, at 32 bytes each; the oldest are dropped first, and what
+            was resident at the highest instant of the dropped ones stays known.
         ops: note operators and autograd's nodes as well: without them it costs less, and there is
             no backward by forward line.
         names: take a census at the beginning and the end, which gives tensors their names; it
@@ -343,8 +343,8 @@ _total = BackwardLines()
 def total_backward() -> BackwardLines:
     """Return the sum over all recordings so far.
 
-    Recordings one after the other are added up. Of those that overlap, which have the same events,
-    the one that ends last counts, and while some are on the one that began first.
+    Recordings that follow one another are added up. Of those that overlap, which share events, only
+    the last to end counts; while any is on, the one of them that began first counts instead.
     """
     return _sum(_total, *map(_lines, running()[:1]))
 

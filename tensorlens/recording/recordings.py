@@ -92,7 +92,7 @@ class Recording(Document):
         return self._answer(instants.peak, device)
 
     def at(self, instant: int | str, device: str | None = None) -> Moment:
-        """Return the resident memory after the event of a number, or at the last mark of a name.
+        """Return the resident memory after event number ``instant``, or at the last mark so named.
 
         -1 is the start, with all memory from before the recording.
 
@@ -224,7 +224,7 @@ class Recording(Document):
 
 
 def _without_expressions(log: EventLog) -> EventLog:
-    """Return the log without source text; itself if it has none."""
+    """Return the log without source text and expressions as names; itself if it has neither."""
     labels = [_without_expression(each) for each in log.labels]
     if not log.sources and labels == log.labels:
         return log

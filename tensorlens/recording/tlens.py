@@ -195,7 +195,7 @@ def begins_recording(file: BufferedReader) -> bool:
 
 
 def read(file: BufferedReader) -> Recording:
-    """Return the recording in a file at its first byte.
+    """Return the recording in a file, of which nothing has been read yet.
 
     Raises:
         FileFormatError: it is no recording, newer than this tensorlens, damaged or cut short.
@@ -215,7 +215,7 @@ def read(file: BufferedReader) -> Recording:
 
 
 def unpacked(kind: type[Document], data: Any) -> Recording:
-    """Return the recording in data of ``to_dict`` of a record.
+    """Return the recording in the ``to_dict`` data of a record.
 
     Args:
         kind: class of the record.

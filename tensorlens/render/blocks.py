@@ -18,7 +18,7 @@ NO_BREAK = "\xa0"
 """Space that holds two words of prose together."""
 
 Emphasis: TypeAlias = Literal["", "peak", "growth", "raised"]
-"""Emphasis of a row."""
+"""Mark before a cell, a remark or a text of a legend."""
 Tone: TypeAlias = Literal["", "peak", "growth", "release", "soft", "good", "warning", "error"]
 """Colour of a bar or a remark, in media with colours."""
 Medium: TypeAlias = Literal["text", "cell", "page"]
@@ -65,7 +65,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """A series of levels, drawn from its lowest to its highest."""
+    """A series of levels, drawn on a scale from its lowest to its highest."""
 
     name: str
     series: tuple[int, ...]

@@ -70,8 +70,8 @@ def file_content(record: Any, ending: str, view: View | None = None) -> str | by
 
     Args:
         record: the record.
-        ending: a known ending. ``json`` is read back equal; for a recording and an estimate it has
-            their results, for other programs, and their events packed.
+        ending: a known ending. ``json`` is read back equal; of a recording or an estimate it has
+            the results, which other programs can read, and the events in packed form.
         view: choices for files that people read; data is always written whole.
 
     Raises:
@@ -208,7 +208,7 @@ def csv_text(record: Shown) -> str:
 
 
 def to_pandas(record: Shown) -> pandas.DataFrame:
-    """Return the same rows as a DataFrame: whole numbers and strings, ``<NA>`` for blanks.
+    """Return the rows of CSV as a DataFrame, texts unchanged and ``<NA>`` for unknown values.
 
     Raises:
         ImportError: pandas is not installed.

@@ -65,7 +65,7 @@ def environment() -> Environment:
 
 
 def breakable(text: str, kind: Literal["name", "line"]) -> Markup:
-    """Return a text that a page may break between its parts, but not within ``[0-3]``."""
+    """Return a text that a page may break between its parts, but not at a hyphen: ``[0-3]``."""
     joint, inside = _JOINTS[kind]
     pieces = (
         inside.split(part) if len(part) > _LONG else [part] for part in joint.split(printable(text))

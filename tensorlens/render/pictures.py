@@ -28,7 +28,7 @@ STACKED = (
 )
 """The roles in the order that a timeline stacks them: lasting memory at the bottom."""
 
-# no colour of a role: one legend has both
+# differ from the colours of roles: one legend has both
 PHASE_COLOURS = {
     "forward": "#2fa8b8",
     "backward": "#7d5bd0",

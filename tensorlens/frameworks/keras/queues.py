@@ -144,7 +144,7 @@ def _iterators(epoch: Any) -> list[Any]:
 
 
 def _reads_generator(epoch: Any, generator: Any) -> bool:
-    """Tell whether an epoch reads a generator, which its function for the first batches holds."""
+    """Tell whether an epoch reads a generator, which a closure of its data adapter holds."""
     restore = content_of(content_of(epoch).get("data_adapter")).get("generator")
     cells = getattr(restore, "__closure__", None) if type(restore) is types.FunctionType else ()
     return any(cell_content(cell) is generator for cell in cells or ())

@@ -111,11 +111,11 @@ class _InheritedMappings:
     """Compares mappings of forked processes with those of this process.
 
     The kernel does not tell which mappings are older than the fork. A mapping that still shares an
-    anonymous page is, as the kernel never joins a new mapping to an inherited one
-    (``is_mergeable_anon_vma`` of ``mm/vma.c``). A mapping that shares none is if this process, the
-    parent, has a mapping with the same addresses, or if most pages at these addresses are alike in
-    both (the parent may have freed some): a page copied for a reference count keeps all other
-    words. New mappings may have the same addresses in both, but differ.
+    anonymous page is older, as the kernel never joins a new mapping to an inherited one
+    (``is_mergeable_anon_vma`` of ``mm/vma.c``). A mapping that shares none counts as older if this
+    process, the parent, has a mapping with the same addresses, or if most pages at these addresses
+    are alike in both (the parent may have freed some): a page copied for a reference count keeps
+    all other words.
     """
 
     def __init__(self) -> None:
@@ -304,7 +304,7 @@ def _bytes_of(level: list[_Weighted], budget: _Budget) -> tuple[int, bool]:
 
 
 def _size(item: Any) -> int:
-    """Return the bytes that a write to an object's reference count copies: one page at most."""
+    """Return how many of an object's bytes are copied with its count: one page at most."""
     kind = type(item)
     if kind in _FLAT or kind is tuple:
         nbytes = sys.getsizeof(item)

@@ -99,7 +99,7 @@ class TensorflowAllocator(NativeAllocator):
         return int(self.library.tl_adopt(start(addresses), start(sizes), len(addresses)))
 
     def call(self, function: str) -> object:
-        """Begin the call of a graph function on this thread, whose line its nodes' blocks get.
+        """Begin a call of a graph function on this thread; its nodes' blocks get the caller's line.
 
         Returns an object for :meth:`end`. The call also ends when nothing refers to that any more.
         """

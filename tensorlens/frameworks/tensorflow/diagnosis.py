@@ -1,4 +1,4 @@
-"""What the installed TensorFlow can measure, found without making its devices."""
+"""Finds out which memory the installed TensorFlow can measure, without making its devices."""
 
 from __future__ import annotations
 

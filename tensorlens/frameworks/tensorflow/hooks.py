@@ -122,9 +122,9 @@ def follow_graph_calls(begin: Callable[[str], _End | None]) -> Callable[[], None
 
     Both run on the calling thread, where Python's stack is still the caller's. Calls may nest: a
     function may call Python code that calls another one. The end also comes if the function fails.
-    Exceptions of both are swallowed, but for those that a signal handler raises there: the end may
-    then be skipped or cut short, and what must end nevertheless has to end when nothing refers to
-    it any more. An exception that is kept, such as the last one of a notebook, keeps it.
+    Exceptions of both are swallowed, except those that a signal handler raises there. Such an
+    exception may skip the end or cut it short; anything that must end has to end also when the last
+    reference to it goes. A kept exception, such as the last one of a notebook, holds a reference.
 
     With asynchronous execution, which programs must ask for, a call ends when the function is
     queued.
@@ -191,9 +191,9 @@ def _gradient_function(*arguments: Any) -> Any:
 
 
 _acts: weakref.WeakKeyDictionary[Any, list[Callable[[], None]]] = weakref.WeakKeyDictionary()
-"""What to call after the runs of a ``tf.function``."""
+"""``tf.function`` to the functions to call after each of its runs."""
 _latest: weakref.ref[Any] | None = None
-"""The outermost function that any thread called last."""
+"""The outermost ``tf.function`` of the latest call on any thread."""
 _calls = threading.local()
 """``outermost``: the outermost function that runs on this thread."""
 
@@ -204,9 +204,9 @@ def follow_tf_functions() -> Callable[[], None]:
 
 
 def when_run(act: Callable[[], None]) -> None:
-    """Call ``act`` after each run of the function that is being traced, this one included.
+    """Call ``act`` after each run of the ``tf.function`` being traced, from the current run on.
 
-    If one function calls another, it is the outermost. Does nothing unless runs are followed.
+    Of nested functions, the outermost counts. Does nothing unless runs are followed.
     """
     # the threads of a distribution strategy trace for the one that waits for them
     function = getattr(_calls, "outermost", None) or (_latest and _latest())

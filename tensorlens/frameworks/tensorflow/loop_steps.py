@@ -69,7 +69,7 @@ class Traces:
         }
 
     def notes(self, steps: int) -> list[str]:
-        """Return a note for each function that was traced in about each of ``steps`` steps."""
+        """Return notes on functions that nearly each of ``steps`` steps traces or makes anew."""
         if steps < _MIN_STEPS:
             return []
         notes: list[str] = []

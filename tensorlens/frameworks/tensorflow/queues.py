@@ -179,7 +179,7 @@ def _upstream(node: Any, unit: str) -> str:
         return unit
     if node.ratio > 1:
         return "sample"
-    # the number of inputs for an element is not fixed: either may be part of the other
+    # an element may be made of several inputs, or be a part of one
     is_mixed = node.name in ("Unbatch", "RebatchV2", "Rebatch", "Window") or node.name.startswith(
         ("ParallelInterleave", "Interleave")
     )

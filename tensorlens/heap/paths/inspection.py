@@ -66,12 +66,11 @@ def limit(node: PathNode) -> int | None:
 
 
 def spare(node: PathNode, child: PathNode) -> int | None:
-    """Return the number of equal filler items at one end of a list or dict; None without any.
+    """Return the number of filler items at one end of a list or dict; None if there are none.
 
-    They are the rest of a ``[None] * 100`` that is being filled. A run of them counts
-    only if the same item has no other run as long; at the beginning only if the latest item,
-    ``child``, is nearer to it than to the end: a list that is appended to may have begun with
-    some.
+    Filler is a run of one and the same item: the rest of a ``[None] * 100`` that is being filled.
+    The item must have no other run as long. A run at the beginning counts only if ``child``, the
+    latest item, is nearer to it than to the end: a list that is appended to may begin with one.
     """
     places: Any = ()
     if is_of(node, list):
@@ -141,7 +140,7 @@ def entry(variables: Any, name: str) -> Any:
 
 
 def attributes_of(node: PathNode) -> Any:
-    """Return an object's ``__dict__``. The caller knows its type."""
+    """Return an object's ``__dict__``; None if it has none."""
     return attributes.dict_of(node.object)
 
 

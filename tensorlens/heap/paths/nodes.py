@@ -202,6 +202,6 @@ def is_own_type(kind: type) -> bool:
 
 
 def is_running(holder: Any) -> bool:
-    """Return whether it is a running generator: its variables are in the root table."""
+    """Return whether it is a running generator or coroutine; the root table has its variables."""
     names = suspension(type(holder))
     return names is not None and bool(getattr(holder, names.running))

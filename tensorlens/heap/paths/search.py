@@ -63,7 +63,7 @@ def ask(objects: list[Any], hops: int = 0) -> Answer:
     in between, refers to it. So each question is one call into C, which returns the addresses of
     tuples and copies of their items.
     """
-    # marks the tuple of arguments, which is found too since 3.13
+    # marks the tuple of arguments, which is one of the holders found from 3.13 on
     mark = object()
     source: Iterator[Any] = chain.from_iterable(starmap(gc.get_referrers, [(mark, *objects)]))
     for _ in range(hops):
@@ -104,7 +104,7 @@ class Search:
         self.root_table = RootTable()
         self._depth = depth
         self._asked = 0
-        # kept alive: it is one of the references counted below
+        # kept alive: its references are in the counts, and the search finds them
         self._given = targets
         self._skip = {*skip, id(targets)}
         self.nodes: dict[int, PathNode] = {}
@@ -198,7 +198,7 @@ class Search:
                 if is_new:
                     tuples[address] = holder
                 for child in hits:
-                    # the copy of the items refers to it too, but targets were counted before
+                    # the copy of the items adds a reference; a target was counted before that
                     child.references += is_new and child.address not in self._counts
                     self._link(holder, child)
         return tuples
@@ -256,7 +256,7 @@ class Search:
                 node.add_root(PathRoot(RootKind.GIVEN))
 
     def _add_unseen_roots(self) -> None:
-        """Add a root to each unreached object: its holders were not searched or cannot be seen."""
+        """Add a root to targets and unreached objects with holders not searched or not visible."""
         known = _reachable_addresses(self.nodes.values())
         for node in self.nodes.values():
             is_target = node.address in self._counts

@@ -34,7 +34,9 @@ class ProfiledSource:
         self._namespace = namespace
 
     def compile(self, source: str, functions: Sequence[str], *, is_cell: bool) -> types.CodeType:
-        """Return the code to run, its own lines profiled where no function is named.
+        """Return the code to run: without a named function its own lines are profiled.
+
+        Imports of such code run first.
 
         Raises:
             UsageError: (IPython's) a syntax error, or an unknown function.

@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test with a limit on leaks, which are tensors that its teardown does not free."""
+    """Run a test that has a limit on leaks, and judge it after its teardown."""
     limits = item.stash.get(_KEY, None)
     if limits is None or limits.leaks is None:
         return None
@@ -167,7 +167,7 @@ def _judge_leaks(item: pytest.Item, limits: Limits, reports: Sequence[pytest.Tes
 
 
 def _check_leaks(item: pytest.Item, limits: Limits, scope: AllocationScope) -> None:
-    """Raise the failure of the test, or warn, which may be an error too."""
+    """Fail the test if too much is left; warn of refusals, which may raise too."""
     remains: list[LineResidue] = []
     try:
         limits.safely(lambda: remains.extend(scope.remains()))

@@ -62,7 +62,7 @@ class Limits:
         return lambda: self.safely(stop)
 
     def safely(self, act: Callable[[], None]) -> None:
-        """Keep a failure of ours, so that it does not replace the test's own exception."""
+        """Call ``act`` and note a failure of ours, which must not replace the test's exception."""
         from tensorlens.guards import is_from_a_handler
 
         try:

@@ -273,7 +273,7 @@ def _measured_trials(
         jobs.append(replace(job, name=option.name, variant=option.variant, environment=environment))
     runs = [replace(each, explains=explain) for each in jobs] + jobs * (repeats - 1)
     trials: list[Trial] = [(each.name, partial(run_trial, each)) for each in runs]
-    # only a script has no batch
+    # with a capacity, only a script has no batch
     for each in jobs if capacity is not None and job.batch is not None else ():
         assert capacity is not None
         multiple = each.variant.settings.get("accumulate", 1)

@@ -96,8 +96,8 @@ def _options(found: Comparison) -> Table:
 
 def _failure(outcome: Outcome) -> str:
     if outcome.status == Status.CANNOT:
-        named = outcome.why.startswith((f"{outcome.name} ", f"{outcome.name}:"))
-        return outcome.why if named else f"{outcome.name}: {outcome.why}"
+        has_name = outcome.why.startswith((f"{outcome.name} ", f"{outcome.name}:"))
+        return outcome.why if has_name else f"{outcome.name}: {outcome.why}"
     return f"{outcome.name}: {outcome.status}: {outcome.why}"
 
 
@@ -183,8 +183,8 @@ def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
         warning = f"; the loss differs: {', '.join(off)}" if off else ""
         rows.append((winner.question, names, winner.why + warning))
     if found.pareto:
-        less = "no option is both smaller and as fast"
-        rows.append(("Pareto set", ", ".join(found.pareto), less))
+        why = "no option is both smaller and as fast"
+        rows.append(("Pareto set", ", ".join(found.pareto), why))
     return tuple(rows)
 
 

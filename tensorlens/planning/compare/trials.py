@@ -97,7 +97,7 @@ def run_estimate(
     if "alloc_conf" in request.job.variant.settings and request.spec.card is None:
         return Failure(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
-        # what an option leaves in its process of fake tensors must not affect the next option
+        # an option may leave traces in a process of torch: each option gets one of its own
         with Runner() if request.job.framework == "torch" else shared_runner() as processes:
             largest = _largest_estimated_batch(request, lowest, highest, processes)
             answer = request.ask(processes)

@@ -26,7 +26,7 @@ from tensorlens.render.shown import View
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
 _WORKERS = ("Worker", "State", "RSS", "PSS", "USS")
 _TEXTS = 2
-"""Columns of both that are text."""
+"""Number of columns, the first, of both tables that are text."""
 _LABELS = {
     "batches": "batches held",
     "nbytes": "bytes held",
@@ -58,7 +58,7 @@ def blocks(queue: Queue, view: View) -> Sequence[Block]:
 
 
 def rows(queue: Queue) -> Rows:
-    """Return one row for the whole, each part and each worker."""
+    """Return one row for the whole, each part, each worker and each container of objects."""
     return Rows(_COLUMNS, _rows(queue), _TEXT_COLUMNS)
 
 

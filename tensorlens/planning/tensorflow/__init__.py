@@ -42,7 +42,7 @@ def run(job: Job) -> Result:
 
 
 def step_watch(mark: Callable[[str], None]) -> Watch:
-    """Return a watch of a program's steps, which calls ``mark`` with the name of each moment."""
+    """Return a watch of a program's steps; ``mark`` is not called, unlike torch's."""
     from tensorlens.planning.tensorflow.step_watch import StepWatch
 
     return StepWatch(mark)

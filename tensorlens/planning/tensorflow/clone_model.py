@@ -40,7 +40,7 @@ class StepGraph(tf.Graph):  # type: ignore[misc]
 def clone_of(model: Any) -> Any:
     """Return a model of the same class with the same layers and weights.
 
-    Attributes set on it, as by ``compile``, are not set on the model.
+    Attributes set on the clone, as by ``compile``, are not set on the model.
     """
     twin = object.__new__(type(model))
     attributes = dict(model.__dict__)

@@ -81,7 +81,7 @@ _INNER = "inner_optimizer"
 class Optimizer(Option):
     """Replaces the class of every optimizer that the program makes.
 
-    The learning rate stays, and so do all arguments that the class takes.
+    Another class is given the program's arguments in :data:`_KEPT`, if it takes them.
     """
 
     @contextlib.contextmanager

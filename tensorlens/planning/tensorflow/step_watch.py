@@ -28,7 +28,7 @@ class StepWatch:
     """Watches the steps of a program.
 
     Args:
-        mark: called with the name of a moment.
+        mark: unused: no moment is marked.
     """
 
     def __init__(self, mark: Callable[[str], None]) -> None:

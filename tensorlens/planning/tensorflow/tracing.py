@@ -193,7 +193,7 @@ def _optimizers(twin: Any) -> list[Any]:
 
 
 def _optimizer(model: Any, request: TraceRequest) -> tuple[Any, Mapping[str, Any]]:
-    """Return how to make the requested optimizer, or the model's own: a function, its arguments."""
+    """Return a function that makes the optimizer, requested or the model's, and its arguments."""
     optimizer = request.optimizer
     if optimizer is None and model.compiled:
         optimizer = model.optimizer
@@ -303,10 +303,10 @@ def unrolled(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _kept_by_tapes() -> Iterator[dict[Any, dict[str, int]]]:
-    """Yield a dict that is filled by graph: operation to the index at which tapes drop its results.
+    """Yield a dict that fills meanwhile: graph, operation, index at which tapes drop its results.
 
     A tape keeps the inputs and outputs that a gradient function reads until backward has run that
-    function (``c/eager/tape.h`` of TensorFlow 2.21). They are its arguments while a step is traced.
+    function (``c/eager/tape.h`` of TensorFlow 2.21). The function gets them as arguments.
     """
     found: dict[Any, dict[str, int]] = {}
 

@@ -40,7 +40,7 @@ from tensorlens.units import format_bytes
 _OVERLAP = 16
 """Loop iterations that run at the same time on the CPU: half of Keras's maximum."""
 _BELOW, _ABOVE = 0.7, 1.3
-"""Bounds of a graph step's peak on the CPU, relative to operations in order, as measured:
+"""Bounds of a graph step's measured peak on the CPU, relative to that of operations run in order:
 twenty steps each of eight networks with two optimizers, in three processes or eleven.
 """
 _RUNTIME = 16 << 10
@@ -99,8 +99,8 @@ def execute(
         graph: the graph that runs.
         request: how and where it runs.
         writer: notes every allocation.
-        warn: called with each operation that has to be guessed at: without a known shape, a loop,
-            a condition.
+        warn: called with each operation that has to be guessed at: one whose result has no known
+            shape, a loop or a condition that depends on values.
     """
     on_host = request.device == "cpu"
     if on_host and not request.eager:

@@ -46,8 +46,8 @@ _explanations = 0
 def annotate(error: BaseException, recording: Recording | None = None) -> None:
     """Add an explanation to a failed allocation on its way out of a region.
 
-    It is the error itself or what it was raised from, and is explained once. Does nothing for
-    other errors, and nothing after three explanations. Raises what handlers of signals raise.
+    That may be ``error``, one of its causes, or a member of a group; each is explained once. Other
+    errors get no note, and none is added after three. Raises what handlers of signals raise.
 
     Args:
         error: the exception that leaves the region.
@@ -65,7 +65,7 @@ def annotate_unhandled(error: BaseException) -> None:
 def explain(
     error: BaseException, recording: Recording | None = None, *, handled: bool = False
 ) -> OutOfMemory | None:
-    """Return a report on a failed allocation; None if ``error`` is none.
+    """Return a report on a failed allocation; None if ``error`` is of another kind.
 
     Call it while the error is being handled, as resident memory is read now. ``handled`` says that
     the program handled the error, and may have freed memory since.

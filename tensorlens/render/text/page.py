@@ -203,7 +203,7 @@ class _ShortNames:
                     break
 
     def _cuts(self, text: str, room: int, others: Iterable[str]) -> Iterable[str]:
-        """Yield other ways to shorten a text, at last to where it differs from the others."""
+        """Yield other ways to shorten a text, last the parts where it differs from the others."""
         for start in range(room, -1, -1):
             yield shortened(text, room, self._ellipsis, start)
         dots = self._ellipsis
@@ -216,7 +216,7 @@ class _ShortNames:
 
 
 def _cut(text: str, room: int, ellipsis: str) -> str:
-    """Return a text with its middle left out; in a line with its function, the function's."""
+    """Return a text with its middle cut out; of a line, if there is room, that of its function."""
     line = _LINE_OF.match(text)
     if line is not None:
         rest = room - width(line.group())

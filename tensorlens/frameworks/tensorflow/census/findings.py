@@ -214,7 +214,7 @@ def _cpu_ledger(
     unmatched: Sequence[UnnamedBlock],
     of_nodes: int,
 ) -> Ledger:
-    """Return the CPU's ledger; ``of_nodes`` of the unmatched blocks are those of nodes."""
+    """Return the CPU's ledger; ``of_nodes`` is the number of unmatched blocks made by nodes."""
     ledger = host_ledger(
         AllocatorFigures(
             source=counter.source,

@@ -90,7 +90,7 @@ class _HeapView:
             for handle, value in self._value_of.items()
             if value in self._holders and rows[handle].fact.address in self._sizes
         }
-        """Address and bytes of the handle of a variable, by its ``id()``, of those asked for."""
+        """Address and bytes of each handle that was asked for, by ``id()`` of its variable."""
 
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""

@@ -111,7 +111,7 @@ class NamedRows:
                 self._set_role(row, of_optimizers)
 
     def _skip_wrappers(self, first: int) -> None:
-        """Name items of tracked lists by the list: they are in other lists that it wraps."""
+        """Name items of a tracked list after it, not after the inner list that holds them."""
         names = self.names
         for node in range(first, len(names)):
             parent = names.parents[node]

@@ -39,7 +39,7 @@ class CensusRow:
     fact: Fact
     device: str
     owner: int
-    """``id()`` of the object that holders refer to: the variable for its value; 0 if unknown."""
+    """``id()`` of what holders refer to: a variable for its value and its handle; 0 if unknown."""
     name: int = -1
     role: Role = "other"
     module: str | None = None

@@ -95,7 +95,7 @@ def fallback_reason() -> str | None:
 
 
 def read_tensors(tensors: Sequence[Any]) -> list[Fact]:
-    """Return a fact for each tensor, and after that of a handle one for its variable's value."""
+    """Return a fact for each tensor; after a handle's fact comes that of its variable's value."""
     library = _native()
     if isinstance(library, str):
         return read_in_python(tensors)
@@ -148,7 +148,7 @@ def _dtype(number: int) -> str:
 
 
 def read_tensor(tensor: Any, index: int = 0) -> Fact:
-    """Return a tensor's fact as far as Python can tell: with an address for numbers on the CPU."""
+    """Return a tensor's fact as far as Python can tell: an address only for numeric CPU tensors."""
     kind, size, address, dtype, shape = FactKind.UNREAD, 0, 0, "unknown", ()
     try:
         dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())

@@ -61,7 +61,7 @@ class Stack:
 
     @cached_property
     def open_layers(self) -> tuple[int, bool]:
-        """Number of layers whose name scopes were open, and whether the innermost was built."""
+        """Number of layers whose name scopes were open; whether the innermost was being built."""
         depth, is_building, has_scope = 0, False, False
         for frame in self.outermost_first:
             if not frame.filename.replace("\\", "/").endswith(_LAYER):
@@ -69,7 +69,7 @@ class Stack:
             if frame.function == "__call__":
                 depth, is_building, has_scope = depth + 1, False, False
             elif frame.function == "_maybe_build":
-                has_scope = True  # build() opens the scope that is open already
+                has_scope = True  # __call__ has counted the layer
             elif frame.function == _BUILD:
                 depth, is_building, has_scope = depth + (not has_scope), True, False
         return depth, is_building

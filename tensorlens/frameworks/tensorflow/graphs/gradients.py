@@ -121,7 +121,7 @@ def _forward_bodies(body: Body, functions: Functions) -> list[Body]:
 
 
 def _inside(body: Body, scope: str) -> list[BodyNode]:
-    """Return the nodes right in a scope that compute, but for gradients."""
+    """Return the nodes directly in a scope that compute something other than gradients."""
     return [
         node
         for node in body.scopes.get(scope, ())

@@ -72,8 +72,8 @@ def bare_name(name: str) -> str:
 def inlined(name: str) -> Iterator[tuple[str, str | None, str]]:
     """Yield the ways to read a name as that of an inlined node, the shortest caller's name first.
 
-    Each is the calling node's name, the attribute that has the called function, or None if the
-    name does not tell, and the name of the node in that function.
+    Each has three parts: the calling node's name; the attribute that names the called function,
+    None if the name does not tell it; the node's name in that function.
     """
     at = name.find("/")
     while at >= 0:
@@ -135,7 +135,7 @@ class Nodes:
         return [(body.name, node.op) for body, node in matches]
 
     def within(self, node_name: str, function_name: str) -> bool:
-        """Tell whether a function, or one that it calls, has a node or runs it compiled by XLA.
+        """Tell whether a function, or one that it calls, has a node; true of all code of XLA.
 
         Nodes of input pipelines run beside it and are not within.
         """
@@ -216,7 +216,7 @@ class Nodes:
         forward = common_origin(self._forward(body, node, origin))
         if forward is None:
             return origin
-        # the gradient of several lines belongs to none, but to where gradients were asked for
+        # the gradient of several lines belongs to the line that asked for gradients
         named = forward if forward.line is not None else None
         return replace(origin, forward=named, layer=origin.layer or forward.layer)
 

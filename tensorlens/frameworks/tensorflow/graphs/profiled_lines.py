@@ -81,7 +81,7 @@ class FollowedCode:
         self._counted.clear()
 
     def count(self, line: _Line, call: Any, size: Any) -> None:
-        """Add the events of a line's nodes: numbers of calls, and bytes, negative if freed."""
+        """Add a line's events; ``call`` numbers their calls, ``size`` is negative for frees."""
         starts = np.flatnonzero(np.diff(call, prepend=-1))
         net, level = np.add.reduceat(size, starts), np.cumsum(size)
         level -= np.repeat(np.cumsum(net) - net, np.diff(starts, append=len(size)))
@@ -233,14 +233,14 @@ class GraphCalls:
                     code.failure = f"{type(failure).__name__}: {failure}"
 
     def _add_up(self) -> None:
-        call, name, size = _sizes(self._events())
-        names, index = np.unique(name, return_inverse=True)
-        names_of_line: dict[tuple[FollowedCode, _Line], list[int]] = {}
-        for number, each in enumerate(names.tolist()):
+        call, node, size = _sizes(self._events())
+        nodes, index = np.unique(node, return_inverse=True)
+        nodes_of_line: dict[tuple[FollowedCode, _Line], list[int]] = {}
+        for number, each in enumerate(nodes.tolist()):
             for key in self._lines_of(each):
-                names_of_line.setdefault(key, []).append(number)
-        for (code, line), numbers in names_of_line.items():
-            is_of_line = np.zeros(len(names), bool)
+                nodes_of_line.setdefault(key, []).append(number)
+        for (code, line), numbers in nodes_of_line.items():
+            is_of_line = np.zeros(len(nodes), bool)
             is_of_line[numbers] = True
             chosen = np.flatnonzero(is_of_line[index])
             code.count(line, call[chosen], size[chosen])
@@ -300,12 +300,12 @@ class GraphCalls:
         # layers are not needed
         return _Function(tuple(codes), body.backward_of is not None, Nodes(functions, {}))
 
-    def _find_lines(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
+    def _find_lines(self, numbers: int) -> Sequence[tuple[FollowedCode, _Line]]:
         """Return the lines that a node belongs to.
 
-        The upper half of ``name`` is the number of its function's name, the lower half of its own.
+        The upper half of ``numbers`` stands for its function's name, the lower half for its own.
         """
-        called, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
+        called, node = map(self._allocator.op_name, (numbers >> 32, numbers & 0xFFFFFFFF))
         function = None if called is None else self._function(called)
         if called is None or function is None:
             return []

@@ -35,12 +35,12 @@ _NUMBER = re.compile(r"(?<=[A-Za-z])_\d+$")
 
 @dataclass(frozen=True, slots=True)
 class _AmendedContext:
-    """What replaces a context."""
+    """Replacement of a context."""
 
     number: int
     origin: NodeOrigin | None = None
     is_between: bool = False
-    """Whether a function was running and none of its nodes."""
+    """Whether a function was running, but none of its nodes."""
 
 
 class GraphOrigins:
@@ -68,7 +68,7 @@ class GraphOrigins:
         return follow_graph_calls(begin)
 
     def amend(self, log: EventLog) -> None:
-        """Put the stack of its node below that of the call, for each event in a graph function.
+        """Put the node's stack below that of the call, for each event in a graph function.
 
         The innermost frames are then the code that made the node; the outer ones lead to the line
         that called the function.

@@ -85,8 +85,8 @@ def describe_data_or_constant(
 ) -> RuntimeBlock | None:
     """Describe a block of tf.data or a constant; return None for any other.
 
-    The arguments are those of :func:`describe_block`, and whether the node is a constant whatever
-    it was before.
+    The arguments are those of :func:`describe_block`; ``is_folded`` tells that the node is a
+    constant now, whatever it was before.
     """
     found = _describe_data(node, nbytes)
     if found is not None:

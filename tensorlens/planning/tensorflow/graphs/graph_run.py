@@ -45,7 +45,7 @@ class GraphRunner:
 
     Args:
         writer: notes every request.
-        variables: handle to its value, referred to once by the variable.
+        variables: name of a variable's handle to its value; the variable has one reference to it.
         scratch: returns the scratch memory of a kernel.
         unknown: called with operations whose results have no shape, and conditions without a
             number.
@@ -225,7 +225,7 @@ class GraphRunner:
     def _called(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
         """Run a function, branch or loop and return its results.
 
-        The references to the values pass to it: a list gets shorter as backward takes from it.
+        It takes over the references to ``values``, so that it can change lists in place.
         """
         if node.op in LOOPS:
             return self._loop(node, values)

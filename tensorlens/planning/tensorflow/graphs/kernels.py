@@ -1,4 +1,4 @@
-"""Values of a running graph, and the kernels that make no new tensors of them.
+"""Values of a running graph, and the kernels whose results are not simply new tensors.
 
 An alias shares the buffer of its input, or a part of it. A forwarding kernel writes its result into
 the buffer of an input that nobody else will read (``OpKernelContext::forward_input``). Others have
@@ -184,7 +184,7 @@ _IDENTITY_OPS = frozenset(("Cast", "Reshape"))
 def special_outputs(
     runner: GraphRunner, node: GraphNode, values: Sequence[Value]
 ) -> Sequence[Value] | None:
-    """Return the results of a kernel that makes no new tensors; None for any other kernel."""
+    """Return the results of a kernel of numbers, variables or lists; None for any other kernel."""
     match node.op:
         case "Const":
             return [Value(None, node.outputs[0].shape, node.value)]

@@ -30,7 +30,7 @@ class Scratch:
     """A name for reports: ``cuDNN workspace``."""
     least: int = -1
     most: int = -1
-    """Upper bound; -1 for both bounds: the size is exact."""
+    """Upper bound; if both bounds are -1, the size is exact."""
 
 
 ScratchOf = Callable[[GraphNode, Sequence[Value]], Sequence[Scratch]]
