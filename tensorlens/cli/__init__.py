@@ -1,4 +1,4 @@
-"""The ``tensorlens`` command. A verb's module is imported only when the verb is used."""
+"""The ``tensorlens`` command. Given a verb, it imports no other verb's module."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MODULES = {
     "plan": "estimate",
     **dict.fromkeys(("show", "diff", "merge", "convert", "mcp"), "saved"),
 }
-"""Modules of verbs not named after the verb. Their ``add_<verb>`` adds its parser."""
+"""Verb to its module, where names differ. ``add_<verb>`` of the module adds the verb's parser."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -138,7 +138,7 @@ class WatchedRun:
         self._judge = judge
         self._instrument = Instrument([target] if target else [], self._decorate)
         self._framework_arrived = False
-        self._follow_no_more: Callable[[], None] | None = None
+        self._stop_following: Callable[[], None] | None = None
         self._state = "was never defined"
         """Why the function of ``--step`` made no step."""
 
@@ -174,12 +174,12 @@ class WatchedRun:
 
     def _follow(self) -> None:
         """Find the ends of the steps, of all frameworks that have been imported."""
-        if self._follow_no_more is not None:
-            self._follow_no_more()
+        if self._stop_following is not None:
+            self._stop_following()
         if self._target is not None:
-            self._follow_no_more = compiler.follow_runs()
+            self._stop_following = compiler.follow_runs()
         else:
-            self._follow_no_more = _when_stepped(self._judge)
+            self._stop_following = _when_stepped(self._judge)
 
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:

@@ -170,7 +170,7 @@ def add_step_options(
 
 
 def add_set(parser: argparse.ArgumentParser, *, called: str = "") -> None:
-    """Add ``--set``; ``called`` is what its help says of when the function is called so."""
+    """Add ``--set``; ``called`` is inserted after "the function" in its help."""
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",

@@ -25,7 +25,7 @@ from tensorlens.streams import for_stream, write
 from tensorlens.tensors.snapshot import Snapshot
 
 _PATIENCE = 2.0
-"""Seconds."""
+"""Seconds before :func:`waiting` prints."""
 
 
 def say(text: str) -> None:
@@ -82,7 +82,7 @@ class DocumentStream:
             os.dup2(2, 1)
 
     def write(self, record: Record) -> None:
-        """Write the document; in a job only the first rank does, as with tables."""
+        """Write the document, unless this rank of a job prints no tables either."""
         if self._descriptor is None or not config.prints_tables():
             return
         # the number may be that of a file of the program by now
@@ -168,7 +168,7 @@ class Output:
         """Return :meth:`of_program` for the ``-o`` of a verb that runs a program; None without.
 
         Raises:
-            UsageError: as :meth:`checked`, or it is of recordings; ``otherwise`` says what to do.
+            UsageError: as :meth:`checked`, or a format of recordings; ``otherwise`` ends the text.
         """
         if not args.output:
             return None
@@ -233,7 +233,7 @@ class Output:
         return f"{problem}; nothing was written" if copy is None else f"{problem}; wrote {copy}"
 
     def _copied(self, record: Record, view: View | None) -> Path | None:
-        """Return the file below the folder for temporary files that was written instead."""
+        """Write a copy into the folder for temporary files and return its path, or None."""
         folder = temporary_folder()
         if folder is None or folder.resolve() == self.path.parent.resolve():
             return None
@@ -314,7 +314,7 @@ def write_record(
         outputs: where to write it.
         view: how text and pages show it.
         json: print it as a document.
-        answer: gives what a record that took long to make says in few words.
+        answer: returns a short text on a record that took long to make; None if it did not.
 
     Raises:
         TensorlensError: it could not be written; then it is printed.

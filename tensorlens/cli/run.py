@@ -132,7 +132,7 @@ def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
 
 
 def _enable(output: Output | None) -> None:
-    """Enable tensorlens here and in workers, whose file is named after the output."""
+    """Enable tensorlens here and in workers; name the workers' files after the output."""
     set_workers_output(None if output is None else output.path)
     # through the environment, so that spawned workers of the program follow
     if not config.load().enabled:
@@ -258,7 +258,7 @@ class ProfiledRun:
             if self.recorded is not None:
                 from tensorlens.recording.oom.annotation import annotate_unhandled
 
-                # whatever hooks the program has put in
+                # also if the program has replaced the hooks for exceptions
                 annotate_unhandled(error)
             raise
         profile.profiler.release()

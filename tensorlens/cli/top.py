@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     except ProcessEnded as ended:
         if screen is None:
             raise
-        # the screen is gone, and what it showed last
+        # the screen is gone with all that it showed
         show(view.text(TextRenderer(), None))
         say(f"{ended}{view.recorded()}")
     finally:
@@ -188,7 +188,7 @@ class _Keys:
                 steps = 0 if self._view.is_recording else int(self._typed or _STEPS)
                 file = _free_name(f"recording-{self._process.pid}", "tlens")
                 self._process.ask(Ask.RECORD, steps=steps, file=file)
-                # where it ends, its file is that of the first press
+                # the press that ends a recording keeps the file of the first press
                 self._view.recording_file = file if steps else self._view.recording_file
                 self._view.message = ""
         except ProcessEnded:

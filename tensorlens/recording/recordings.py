@@ -159,7 +159,7 @@ class Recording(Document):
         return self._answer(costs.growth, start, end)
 
     def churn(self, device: str | None = None) -> Churn:
-        """Return the bytes handed out beside the resident bytes.
+        """Return the bytes that a device handed out, beside its peak.
 
         Raises:
             UsageError: the recording knows no such device, or none at all.

@@ -130,7 +130,7 @@ def _checked(lines: Iterable[bytes], events: int) -> Iterator[bytes]:
 
 def _lines(recording: Recording) -> Iterator[bytes]:
     log, origin = recording.log, recording.origin
-    # peaks of what was dropped are numbered as the log is, which may add to its tables
+    # logs of dropped peaks are renumbered by the log's tables, to which this may add entries
     dropped = {device: log.adopted(each) for device, each in origin.dropped_peaks.items()}
     yield _line(**_header(recording))
     yield from _parts("frames", log.stacks.frames, _frame_data)

@@ -1,7 +1,7 @@
 """Decorate the functions of chosen files when these are compiled.
 
-Each chosen file is rewritten when it is imported, from wherever: a function is wrapped before
-``from module import function`` can take it, and nothing else is traced.
+The code of a chosen file is changed when it is imported, from wherever: a function is wrapped
+before ``from module import function`` can take it, and nothing else is traced.
 
 The top-level lines of the program itself are measured too, where they do its work. A framework's
 memory is counted from its import on, so they are measured from the first import that brought one.
@@ -173,7 +173,7 @@ def _outside_definitions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _with_calls_after_imports(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Begin to measure after each run of imports outside of functions and classes."""
+    """Add a call that begins to measure after each run of imports outside of definitions."""
     changed: list[ast.stmt] = []
     for at, statement in enumerate(body):
         if not isinstance(statement, DEFINITIONS):

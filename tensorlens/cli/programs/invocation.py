@@ -27,7 +27,7 @@ class Invocation:
 
     @classmethod
     def of(cls, args: argparse.Namespace, words: list[str], output: Output | None) -> Invocation:
-        """Return it for the arguments of a verb; from here on the process is the program's.
+        """Return the call for a verb's arguments, and prepare the process for the program.
 
         Raises:
             TensorlensError: the program cannot be found or read.
@@ -56,13 +56,13 @@ class Invocation:
 def note_options(
     parser: argparse.ArgumentParser, name: str, words: Sequence[str], source: bytes | None
 ) -> None:
-    """Note tensorlens options given to a program whose source does not name them.
+    """Print a note on options of ours given to a program whose source does not name them.
 
     Args:
         parser: of the verb.
         name: the program's.
         words: given to it.
-        source: of the program; None where it has none, and nothing is known.
+        source: of the program; if it is None, nothing is printed.
     """
     ours = {each for each in parser._option_string_actions if each not in ("-m", "-h", "--help")}
     given = dict.fromkeys(option for each in words if (option := each.partition("=")[0]) in ours)

@@ -45,7 +45,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Resident memory of one device at one instant; the sums of each kind are ``bytes``."""
+    """Memory of a device at an instant; each mapping but ``by_model_line`` adds up to ``bytes``."""
 
     device: str
     bytes: int
@@ -68,7 +68,7 @@ class Moment:
     by_model_line: Mapping[tuple[SourceLine | None, SourceLine], int] = field(default_factory=dict)
     """Part of ``by_line`` made by lines of a library's models, by the user's line and theirs."""
     reached: int = 1
-    """How many times the bytes rose to a peak; the moment is the first of them."""
+    """Of a peak, how many times the bytes rose to it; the moment is the first of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class EventIndex:
 
     @cached_property
     def runs(self) -> array[int]:
-        """Number of the run of each row: a thread's events in a row in one operator or node."""
+        """Number of the run of each row: successive events of a thread in one operator or node."""
         return self._numbered(lambda site: self._node(site) or self._operator(site))
 
     @cached_property
@@ -114,7 +114,7 @@ class EventIndex:
         return elsewhere or self.spans[row] == self.spans[free]
 
     def computed_again(self, site: Site) -> bool:
-        """Return whether an operator made an autograd node in backward, as before in forward."""
+        """Return whether an operator made an autograd node in backward: it recomputes forward."""
         return self.context(site).grad and self.phase[site] == "backward"
 
     def _node(self, site: Site) -> Key | None:

@@ -102,7 +102,7 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
 
 
 def moment(recording: Recording, row: int, device: str | None) -> Moment:
-    """Return the resident memory of a device after an event, found by :func:`row_at`."""
+    """Return the resident memory of a device after event ``row``; -1 is the start."""
     device, log = device_or_highest(recording, device), recording.log
     found = residents(log, log.devices.index(device), row)
     now = log.time[row] if row >= log.starts else first_kept_time(recording)
@@ -126,7 +126,7 @@ def _moment(
     ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
     sites = largest_sums((index.site(each), sizes[each]) for each in rows)
     dropped = log is not recording.log
-    reserved = recording.once(("reserved", device), lambda now: reserved_levels(now.log, device))
+    reserved = recording.once(("reserved", device), lambda each: reserved_levels(each.log, device))
     return Moment(
         device=device,
         bytes=sum(sites.values()),

@@ -186,7 +186,7 @@ Levels: TypeAlias = Sequence[tuple[int, int]]
 def timeline(recording: Recording, device: str | None = None, points: int = 2000) -> Timeline:
     """Return a device's timeline in about ``points`` points, exact at each of them.
 
-    More events are divided into equal parts; the lowest and the highest instant of each are
+    If there are more events, the lowest and the highest instant of each of several equal parts are
     points. So are the start, the last event and the first highest instant. Dropped events are left
     out: the start is then the time of the first event that was kept.
     """

@@ -47,7 +47,7 @@ class Phases:
     A phase that the recorder stated counts first. Otherwise the stack decides, from the outermost
     frame: a module's call is forward, unless backward runs already (recomputation); an optimizer's
     step is optimizer, also in a hook of backward; the autograd engine is backward. A running node
-    means backward, unless an optimizer steps; an operator that made a node elsewhere, forward.
+    means backward, unless an optimizer steps; an operator that made a node in no phase, forward.
     """
 
     def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
@@ -237,7 +237,7 @@ def _nodes(stacks: Stacks, is_one: Sequence[bool]) -> Sequence[int]:
 
 
 def _innermost(stacks: Stacks, numbers: Sequence[int], *ends: Sequence[int]) -> Sequence[int]:
-    """Return for each node the innermost number of its stack, up to a node that one of ends has."""
+    """Return for each node the innermost number of its stack; nodes in ``ends`` end the search."""
     found: list[int] = []
     for node, (parent, number) in enumerate(zip(stacks.parent, numbers, strict=True)):
         is_end = number >= 0 or any(end[node] >= 0 for end in ends)

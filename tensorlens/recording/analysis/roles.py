@@ -28,7 +28,7 @@ _KEPT = {
     "other": "other",
 }
 _OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+Backward\d*\.[^:]+)")
-"""Names of a node's result and of a tensor that it saved, without a module.
+"""Names of a node's result, with or without a module, and of a tensor that a node saved.
 
 Such as ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 """
@@ -53,10 +53,10 @@ class Roles:
     A block of a data parallel wrapper has the role of its content, however it is made; a value that
     a Keras layer makes for a weight is a parameter.
 
-    A freed block takes the role and the name of blocks like it that a census saw (same stack, size,
-    and context but for the thread, thus the same line, operator and module in another step), each
-    if they all have the same. Any other is named after its origin: ``fc1: aten::linear``,
-    ``aten::mm at train.py:12``, ``step() at train.py:12``.
+    Any other block without a label takes the role and name of labelled blocks like it (same stack,
+    size, and context but for the thread, thus the same line, operator and module in another step),
+    each if they all have the same. Without such a name it is named after its origin:
+    ``fc1: aten::linear``, ``aten::mm at train.py:12``, ``step() at train.py:12``.
     """
 
     def __init__(self, index: EventIndex) -> None:

@@ -162,7 +162,7 @@ def _has_note(error: BaseException) -> bool:
 
 
 def plain_names(snapshot: Snapshot) -> Snapshot:
-    """Remove the remark from names, in place, and return the snapshot."""
+    """Remove the remark on tracebacks from names, in place, and return the snapshot."""
     table = snapshot.tensors
     names = table.names
     table.names = Names(names.parents, names.kinds, names.values, _plain(names.texts))

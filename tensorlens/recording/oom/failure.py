@@ -245,7 +245,7 @@ class _Resident:
 
 
 def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy]:
-    """Yield a remedy for graphs other than the newest, which is being made or run."""
+    """Yield a remedy for each holder of older graphs; the newest is being made or run."""
     table = resident.table
     rows = {table.storage[row]: row for row in resident.rows}
     kept: dict[str, list[int]] = {}

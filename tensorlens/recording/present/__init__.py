@@ -253,7 +253,7 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
         return
     first, last = marks[0], marks[-1]
     growths = [each for each in recording.growth(first.row - 1, last.row - 1) if each.nbytes]
-    # what balances a growth stands beside it, not behind all the small ones
+    # a release that balances a growth stands beside it, not behind all the small ones
     growths.sort(key=lambda each: -abs(each.nbytes))
     more = sum(each.nbytes for each in growths if each.nbytes > 0)
     whole = sum(each.nbytes for each in growths)

@@ -38,7 +38,7 @@ _NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
 class BlockRow:
     """A block, or several of one role and line whose names differ at most in numbers.
 
-    If numbers differ, sizes are equal.
+    Blocks of several sizes share a row only if each size alone would have the same name.
     """
 
     name: str
@@ -312,8 +312,8 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftO
     count = len(blocks) - other_roles[0] - sum(row.count for row in shown)
     if count:
         nbytes = moment.bytes - other_roles[1] - sum(row.nbytes for row in shown)
-        full = len(shown) < len(rows) or not small
-        why = SHOW_ALL if full else "smaller than min_size"
+        is_cut = len(shown) < len(rows) or not small
+        why = SHOW_ALL if is_cut else "smaller than min_size"
         hidden.append(LeftOut(count, nbytes, why))
     return shown, tuple(hidden)
 

@@ -150,7 +150,7 @@ def _mark_labels(marks: Sequence[tuple[int, str]]) -> tuple[Label, ...]:
 def _bands(
     recording: Recording, timeline: Timeline, made: Sequence[int], xs: Sequence[int]
 ) -> tuple[Band, ...]:
-    """Return the phases by the last allocation before each point; empty if none is known."""
+    """Return the phases by the last allocation up to each point; empty if all are ``other``."""
     found: list[Band] = []
     before = [bisect_right(made, row) - 1 for row in timeline.rows]
     wanted = sorted({made[each] for each in before if each >= 0})
@@ -187,8 +187,8 @@ def heat_files(
     for filename, lines in log.sources.items():
         here = _by_number(resident, filename), _by_number(backward, filename)
         if any(here):
-            most = sum(map(sum, (each.values() for each in here)))
-            found.append((-most, printable(short_path(filename)), lines, *here))
+            whole = sum(map(sum, (each.values() for each in here)))
+            found.append((-whole, printable(short_path(filename)), lines, *here))
     found.sort(key=lambda each: each[:2])
     return [
         _file(name, lines, here, then, is_folded=number >= _OPEN)

@@ -37,7 +37,7 @@ _MAX_LINES = 200
 MAX_BLOCKS = 50_000
 """Number of blocks carried, the largest of the device."""
 MAX_BLOCKS_OF_INSTANT = 2000
-"""Number of blocks carried also of the peak and of the instant shown first."""
+"""Number of largest blocks of the peak, and of the instant shown first, carried in any case."""
 
 
 def chosen_blocks(
@@ -104,7 +104,7 @@ def device_data(
     A point's ``total`` and ``count`` include the blocks that are not carried.
 
     Args:
-        recording: that it is of.
+        recording: the recording.
         timeline: the points that can be shown.
         picture: how they are drawn.
         alloc_rows: the rows of the device's allocations.
