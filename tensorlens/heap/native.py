@@ -139,7 +139,7 @@ class NativeHeap:
         self._check_instances()
 
     def objects(self) -> list[Any]:
-        """Return the heap's objects except tuples, none of which is held meanwhile."""
+        """Return the heap's objects except exact tuples; no other code runs while it holds one."""
         found: list[Any] = self._library.tl_heap_objects(gc.get_objects)
         return found
 

@@ -61,7 +61,7 @@ def shown(arrays: Sequence[Any]) -> int:
 def bases_of(arrays: Iterable[Any]) -> list[Any]:
     """Return the objects that own the memory of arrays, once for each array that refers to one.
 
-    A view of a view refers to that view and not to its base.
+    A view of such an array refers to the array and not to the object, so it adds none.
     """
     kind = sys.modules["numpy"].ndarray
     owners: dict[int, Any] = {}

@@ -33,8 +33,7 @@ _MAX_FIGURES = 32
 """Figures that are kept; above it every second one is dropped, and each two steps become one."""
 
 _FIRST_VERDICT, _SECOND_VERDICT = 3, 6
-"""Judged steps before the first verdict, which is not sure but comes in short loops too, and before
-the second."""
+"""Counted steps before the first verdict, which is unsure but early, and before the second."""
 
 
 class LeakWatch:
@@ -85,7 +84,7 @@ class LeakWatch:
         self._stride = 1
         """Number of steps between two figures."""
         self._collections = _collection_count()
-        """Number of collections by the end of the warm-up, with those of verdicts."""
+        """Number of collections up to the end of the warm-up and during verdicts."""
         self._host = HostSampler(self._steps.pinned)
         self._report = None
         self._steps.begin()
@@ -370,7 +369,7 @@ class LoopJudge:
             self._watch = None
 
     def _safely(self, act: Callable[[], object]) -> None:
-        """Call ``act``; let no error of it reach the program, and stop watching instead."""
+        """Call ``act``; if it fails, stop watching. Raise only what a signal handler raised."""
         try:
             act()
         except Exception as failure:

@@ -122,8 +122,8 @@ def _sums(parts: Sequence[Mapping[str, int]], once: str = "") -> dict[str, int]:
 class Span:
     """Number of steps of a watched loop, and which of them are judged.
 
-    Several steps of a long loop are looked at as one stretch; all numbers of steps elsewhere are
-    numbers of stretches, and all rates are per step.
+    Several steps of a long loop are looked at as one stretch. The ``step`` of a block is the number
+    of its stretch, the ``step`` of a :class:`HostSample` that of a step; all rates are per step.
     """
 
     made: int
@@ -172,8 +172,8 @@ class HostSample:
     step: int
     """Number of steps that had ended."""
     heap: int
-    """Bytes of the C heap in use, less those that torch's CPU allocator has handed out. If the C
-    library does not count them, bytes of the resident set."""
+    """Bytes of the C heap in use, less those that frameworks' CPU allocators have handed out. If
+    the C library does not count them, bytes of the resident set."""
     objects: int
     """Blocks of Python's own allocator."""
     pinned: int = UNKNOWN
@@ -194,7 +194,7 @@ class HostSampler:
     def __init__(self, pinned: Callable[[], int] | None = None) -> None:
         self.samples: list[HostSample] = []
         self._pinned = pinned
-        self._heap, self._counts_tensors = _reader()
+        self._heap, self._subtracts_tensors = _reader()
 
     def look(self, step: int, tensors: int) -> None:
         """Take a sample and keep it.
@@ -212,7 +212,7 @@ class HostSampler:
     def now(self, step: int, tensors: int) -> HostSample:
         """Take a sample that is not kept."""
         heap = self._heap()
-        if heap != UNKNOWN and self._counts_tensors:
+        if heap != UNKNOWN and self._subtracts_tensors:
             heap -= max(tensors, 0)
         pinned = UNKNOWN if self._pinned is None else self._pinned()
         return HostSample(step, heap, sys.getallocatedblocks(), pinned, *child_processes())
@@ -220,7 +220,7 @@ class HostSampler:
 
 @cache
 def _reader() -> tuple[Callable[[], int], bool]:
-    """Return the function that reads the heap, and whether torch's tensors are in it."""
+    """Return the function that reads the heap, and whether to subtract tensors' bytes from it."""
     try:
         return HeapCounter().in_use, True
     except OSError:

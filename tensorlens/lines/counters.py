@@ -38,8 +38,8 @@ class SummedCounter:
         reasons_by_figure: dict[str, str] = {}
         for figure in ("allocated", "peak", "reserved"):
             lacking = [part for part in self.parts if figure in part.missing]
-            several = figure == "reserved" and self._is_host
-            if len(lacking) == len(self.parts) if several else lacking:
+            is_shared = figure == "reserved" and self._is_host
+            if len(lacking) == len(self.parts) if is_shared else lacking:
                 reasons = (f"{part.source}: {part.missing[figure]}" for part in lacking)
                 reasons_by_figure[figure] = "; ".join(dict.fromkeys(reasons))
         return reasons_by_figure

@@ -35,9 +35,9 @@ _WORKERS_OUTPUT = "TENSORLENS_WORKERS_OUTPUT"
 
 
 class ExitReport:
-    """A report, made once by ``report(process)`` when this process, or a child that used it, ends.
+    """A report, made once by ``report(process)`` at the end of this process or one that it forked.
 
-    ``process`` names a child for the report's header and is None in the process that installed.
+    ``process`` names a forked or spawned process for the report's header; it is None in any other.
     """
 
     def __init__(self, report: Callable[[str | None], None]) -> None:

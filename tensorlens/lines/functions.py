@@ -92,9 +92,9 @@ def python_function(item: Any) -> FunctionType:
         elif isinstance(function, MethodType):
             # torch.compile(module) wraps __call__, which all modules share
             owner = function.__self__
-            whole = function.__func__ is inspect.getattr_static(type(owner), "__call__", None)
-            module = whole and forward_of(owner) is not None
-            function = innermost(owner if module else function.__func__)
+            is_call = function.__func__ is inspect.getattr_static(type(owner), "__call__", None)
+            is_of_module = is_call and forward_of(owner) is not None
+            function = innermost(owner if is_of_module else function.__func__)
     if isinstance(function, FunctionType):
         return function
     raise ProfileError(why_not(item))

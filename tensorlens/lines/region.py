@@ -114,7 +114,7 @@ METRIC_DESCRIPTIONS = {
 
 
 class LevelReader:
-    """Reader of the levels of all devices, for any thread; others keep their peaks."""
+    """Reader of all devices' levels, for any thread; lines and other regions keep their peaks."""
 
     def __init__(self) -> None:
         self._region = MeasuredRegion()

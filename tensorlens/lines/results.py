@@ -177,7 +177,8 @@ class _TableMaker:
     def _bound(self, account: Account, slot: int, seen: tuple[Account, ...]) -> int | None:
         """Return the most that the callers of a function can have left for good.
 
-        None if unknown: a line called it that was not profiled, or that still runs.
+        None if unknown: a line called it that was not profiled, or that has not ended once; if the
+        program ended early, the latter adds nothing.
         """
         if not account.callers or account in seen or len(seen) >= _MAX_NESTED_CALLS:
             return None

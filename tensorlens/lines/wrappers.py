@@ -80,7 +80,7 @@ class CallScope:
             return None
 
     def target(self, function: Any) -> Any:
-        """Return the function to call in place of ``function``, which reports its lines."""
+        """Return a function that reports its lines, to call in place of ``function``."""
         if id(function) not in self._targets:
             self._targets[id(function)] = self._twin_of(function)
         return self._targets[id(function)]

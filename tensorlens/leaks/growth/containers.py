@@ -25,14 +25,14 @@ def has_end(reference: Reference) -> bool:
 
 
 def filling(path: ReferencePath, others: Sequence[ReferencePath]) -> Reference | None:
-    """Return the container with a bound on a path, in which ``others`` take another place.
+    """Return the container with a bound at which a path parts from ``others``, or None.
 
-    The others lead to a block of an earlier step. A reference that both paths share before they
-    part is only where the container is kept.
+    The others lead to a block of an earlier step. Containers before that place only keep this one,
+    except those whose text has no index: a cache, a set and a queue.
     """
     mine = path.references
     apart = max((_common(mine, other.references) for other in others), default=0)
-    # a cache, a set and a queue do not tell places apart
+    # two places in these have the same text
     same = [each for each in mine[:apart] if "[" not in each.text]
     return next(filter(has_end, (*mine[apart : apart + 1], *same)), None)
 

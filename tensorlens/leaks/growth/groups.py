@@ -68,7 +68,7 @@ class Group:
     held: list[HeldBlock]
     judgement: Judgement
     is_below: bool = False
-    """Whether only tensors or nodes hold it that are not left behind themselves."""
+    """Whether its blocks only hang below tensors or nodes that are not left behind themselves."""
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +94,7 @@ class Group:
         return min(self.held, key=lambda each: (each.step, -each.size))
 
     def roots(self) -> list[Any]:
-        """Return its tensors and nodes that something may hang below."""
+        """Return each block's tensors, or the first holder of a block without any."""
         found: dict[int, Any] = {}
         for each in self.held:
             holders = (holder.item for holder in each.survivor.holders[:1])
@@ -148,21 +148,21 @@ def groups_of(held: Sequence[HeldBlock], span: Span) -> list[Group]:
         and each.survivor.holders
         and not any(id(holder.item) in own for holder in each.survivor.holders)
     ]
-    hanging = _growing_groups(below, _LEVELS_BELOW, span)
+    hanging = _growing_groups(below, _KEYS_BELOW, span)
     for group in hanging:
         group.is_below = True
     return groups + hanging
 
 
 def _growing_groups(
-    held: list[HeldBlock], levels: Sequence[Callable[[HeldBlock], Hashable]], span: Span
+    held: list[HeldBlock], keys: Sequence[Callable[[HeldBlock], Hashable]], span: Span
 ) -> list[Group]:
-    """Return the groups that grow: alike by the first level, the rest by the next."""
+    """Return the groups that grow by the first key; the other blocks are grouped by the next."""
     groups = []
-    for level in levels:
+    for key in keys:
         alike: dict[Hashable, list[HeldBlock]] = {}
         for each in held:
-            alike.setdefault(level(each), []).append(each)
+            alike.setdefault(key(each), []).append(each)
         held = []
         for several in alike.values():
             judgement = judge(left_by_step(several), span)
@@ -222,4 +222,4 @@ def _by_root(held: HeldBlock) -> Hashable:
     return id(held.item)
 
 
-_LEVELS_BELOW = (_by_root, _by_line)
+_KEYS_BELOW = (_by_root, _by_line)

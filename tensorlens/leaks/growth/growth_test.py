@@ -18,7 +18,7 @@ _MIN_STEPS = 3
 _ENOUGH_RISES = 6
 """Rises after which a level that climbs is no series of jumps."""
 _SHORT = 8
-"""Steps below which a level has to rise in the last of them."""
+"""Number of steps below which a level that climbs has to rise in the last step."""
 _MIN_THIRD_FRACTION = 0.2
 """Fraction of a climb that must lie in each third of the time."""
 
@@ -138,12 +138,12 @@ def growing(levels: Sequence[int], stride: int = 1) -> Judgement | None:
         levels: its bytes after each stretch, without the warm-up.
         stride: number of steps in a stretch.
     """
-    steps = [after - before for before, after in pairwise(levels)]
-    if len(steps) < _MIN_STEPS or min(steps) <= 0:
+    rises = [after - before for before, after in pairwise(levels)]
+    if len(rises) < _MIN_STEPS or min(rises) <= 0:
         return None
-    mean = sum(steps) / len(steps) / stride
-    words = Span(0, 0, stride).words(len(steps))
-    amount = f"{steps[0]} bytes larger" if len(set(steps)) == 1 else "larger"
+    mean = sum(rises) / len(rises) / stride
+    words = Span(0, 0, stride).words(len(rises))
+    amount = f"{rises[0]} bytes larger" if len(set(rises)) == 1 else "larger"
     text = f"it was {amount} after each of {words}"
     return Judgement(CERTAIN, 0.0, mean, text)
 
@@ -210,7 +210,7 @@ def _is_higher_by_thirds(levels: Sequence[int]) -> bool:
 
 
 def may_enlarge(counts: Sequence[int], levels: Sequence[int]) -> bool:
-    """Return whether a constant number of blocks may get larger and larger.
+    """Return whether blocks may get larger and larger since their number last changed.
 
     Args:
         counts: numbers of blocks after each step, without the warm-up.
@@ -226,7 +226,7 @@ def is_renewed(levels: Sequence[int], expected: int) -> bool:
     """Return whether a line frees as many blocks as it makes.
 
     Args:
-        levels: numbers of its live blocks before the first judged step, and after each.
+        levels: numbers or bytes of its live blocks before the first judged step, and after each.
         expected: number of steps that left something behind.
     """
     grown = sum(after > before for before, after in pairwise(levels))

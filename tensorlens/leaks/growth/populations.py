@@ -67,7 +67,7 @@ def populations(
 
     They are judged by the line that makes them and the container that holds them: the queue whose
     reader is slower than its writer. A population is called unclear only if it holds blocks of more
-    than one step. Otherwise each step made a different number of blocks, freed in the next one.
+    than one judged step: if all are freed in the next step, only the number made in a step varies.
 
     Args:
         watched: the samples.
@@ -125,7 +125,7 @@ def _judged_as_leak(
 
 
 def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
-    """Judge whether ever more blocks live, without those that replace blocks of other lines."""
+    """Judge whether ever more blocks live, also in sum with any one of the ``shrinking`` lines."""
     several = [levels, *(total([levels, each]) for each in shrinking)]
     if all(climbs(each.blocks) for each in several):
         return CERTAIN

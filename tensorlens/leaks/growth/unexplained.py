@@ -22,7 +22,7 @@ class KnownGrowth:
     addresses: set[int] = field(default_factory=set)
     """Addresses of blocks that live from the step that made them on."""
     births: set[int] = field(default_factory=set)
-    """Numbers of lines of which everything is known."""
+    """Numbers of lines whose whole growth is explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def unexplained(
 
     Args:
         watched: the samples.
-        left: blocks that live at the end; None if nobody counts.
+        left: blocks that live at the end; None to subtract none.
         explained: growth that is known.
     """
     warmup = watched.span.warmup

@@ -83,7 +83,7 @@ class FunctionLayout:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All figures of the table, in the order of the rows."""
+        """Figures of the rows that are not folded away, in order."""
         return tuple(entry for row in self.rows for entry in row.entries)
 
     @property

@@ -148,20 +148,20 @@ def _once(places: Iterable[LineFigures]) -> tuple[LineFigures, ...]:
 
 
 def _without_callers(places: Sequence[LineFigures]) -> Iterator[LineFigures]:
-    spans: dict[int, list[tuple[tuple[int, int, int], FunctionLayout]]] = {}
+    keys: dict[int, list[tuple[tuple[int, int, int], FunctionLayout]]] = {}
     for each in places:
         if each.peak and _rise(each) > 0:
-            spans.setdefault(each.peak, []).append((_caller_key(each), each.function))
+            keys.setdefault(each.peak, []).append((_caller_key(each), each.function))
     for each in places:
-        same_peak = spans.get(each.peak, ())
-        if not any(span < _caller_key(each) and by is not each.function for span, by in same_peak):
+        same_peak = keys.get(each.peak, ())
+        if not any(key < _caller_key(each) and by is not each.function for key, by in same_peak):
             yield each
 
 
 def _caller_key(place: LineFigures) -> tuple[int, int, int]:
     """Return a key that is larger for a caller than for its callee: rise, fewer hits, time.
 
-    Hits come first, since a callee with other callers can take more time in all.
+    Hits come before time, since a callee with other callers can take more time in all.
     """
     line = place.row.line
     return _rise(place), -line.hits, line.time_ns

@@ -28,9 +28,9 @@ WIDTH = 3
 class DeviceFigures:
     """The running figures of one line on one device, in bytes.
 
-    ``survived`` bounds what can have leaked. When a hit begins, the previous hit's net counts up
-    to the device's growth since that hit began; the rest of it was freed. Marks are the starts of
-    counted hits: when a hit begins at or below a mark, nothing counted since the mark is left.
+    ``survived`` bounds what can have leaked. When a hit begins, the previous hit's net is added, at
+    most the device's growth since that hit began: the rest was freed. Marks are the starts of
+    added hits: when a hit begins at or below a mark, nothing added since the mark is left.
     """
 
     __slots__ = (
@@ -196,7 +196,7 @@ class BackwardPasses:
         Empty if that pass was not examined."""
 
     def begin(self, accounts: Callable[[], Iterable[Account]]) -> None:
-        """Called when the line begins."""
+        """Note that the line begins."""
         self._count += 1
         if _is_examined(self._count):
             self._at_begin = dict(_own_nets(accounts()))
@@ -204,17 +204,17 @@ class BackwardPasses:
     def end(
         self, accounts: Callable[[], Iterable[Account]], peaks: Sequence[int], rises: Sequence[int]
     ) -> None:
-        """Called when the line has ended, with its peak and its rise in each slot."""
+        """Note that the line has ended, with its peak and its rise in each slot."""
         is_examined = _is_examined(self._count)
-        for slot, peak in enumerate(zip(peaks, rises, strict=True)):
+        for slot, latest in enumerate(zip(peaks, rises, strict=True)):
             if slot == len(self._peaks):
                 self._peaks.append((0, 0))
                 self.residents.append([])
-            # of equal peaks that with the largest rise, as in a line's figures; of these the last,
-            # since before the first pass lines of long ago count as well
+            # of equal peaks that with the largest rise, as in a line's figures; of equal rises the
+            # last that is examined, since at the first pass lines of long ago count as well
             highest = self._peaks[slot]
-            if peak > highest or (peak == highest and is_examined):
-                self._peaks[slot] = peak
+            if latest > highest or (latest == highest and is_examined):
+                self._peaks[slot] = latest
                 grown = self._grown(slot) if is_examined else ()
                 self.residents[slot] = sorted(grown, key=lambda each: -each[1])[:_MAX_RESIDENTS]
         if _is_examined(self._count + 1):

@@ -51,7 +51,7 @@ class Activation:
         self.began_ns = 0
         """Time at which the running line began."""
         self.hit_counted = False
-        """Whether the running line's hit is counted: at a yield, or at a block's begin or end."""
+        """Whether the running hit was counted before, at a yield or at a block's begin or end."""
         self.called = False
         """Whether a profiled frame of the same thread called it."""
         self.missed_peaks: list[int] = []

@@ -95,7 +95,7 @@ class ThreadState:
     def raise_callers_peak(self, activation: Activation, figures: Sequence[int]) -> None:
         """Give the caller the peak that the first read of ``activation`` has reset."""
         stack = self.stack
-        # throw() into a generator resumes the one that delegates to it without an event
+        # throw() resumes a generator that delegates without an event: it is not on the stack then
         if (not stack or stack[-1] is not activation) and activation not in stack:
             self.push(activation)
         if len(stack) > 1 and stack[-1] is activation:

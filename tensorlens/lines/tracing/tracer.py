@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EventSource:
-    """Base of the sources of events; the defaults suit events of code objects."""
+    """Base of the sources of events; the defaults suit events that are switched by code object."""
 
     def watch(self, code: CodeType) -> None:
         """Start reporting the events of ``code``."""
@@ -212,7 +212,7 @@ class Tracer:
         return None
 
     def _resume(self, code: CodeType, frame: FrameType) -> None:
-        """Resume the frame's activation; throw() into a generator it delegates to has no event."""
+        """Resume a suspended frame's activation: throw() through a delegation has no event."""
         activation = self._suspended.pop(id(frame), None)
         if activation is not None and activation.code is code:
             try:
@@ -225,7 +225,7 @@ class Tracer:
 def open_activation(
     code: CodeType, accounts: tuple[Account, ...], thread: ThreadState
 ) -> Activation | None:
-    """Open the activation of a frame that starts; return None if its accounts are off."""
+    """Open the activation of a frame that starts; None if they are off or it builds a graph."""
     if len(accounts) > 1 or not accounts[0].switch.count:
         accounts = tuple(account for account in accounts if account.switch.count)
         if not accounts:
