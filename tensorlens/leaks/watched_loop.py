@@ -172,8 +172,8 @@ class HostSample:
     step: int
     """Number of steps that had ended."""
     heap: int
-    """Bytes of the C heap in use, less those that frameworks' CPU allocators have handed out. If
-    the C library does not count them, bytes of the resident set."""
+    """Bytes of the C heap in use, or of the resident set if the C library does not count them, less
+    those that frameworks' CPU allocators have handed out."""
     objects: int
     """Blocks of Python's own allocator."""
     pinned: int = UNKNOWN
@@ -194,7 +194,7 @@ class HostSampler:
     def __init__(self, pinned: Callable[[], int] | None = None) -> None:
         self.samples: list[HostSample] = []
         self._pinned = pinned
-        self._heap, self._subtracts_tensors = _reader()
+        self._heap = _heap_reader()
 
     def look(self, step: int, tensors: int) -> None:
         """Take a sample and keep it.
@@ -212,19 +212,19 @@ class HostSampler:
     def now(self, step: int, tensors: int) -> HostSample:
         """Take a sample that is not kept."""
         heap = self._heap()
-        if heap != UNKNOWN and self._subtracts_tensors:
+        if heap != UNKNOWN:
             heap -= max(tensors, 0)
         pinned = UNKNOWN if self._pinned is None else self._pinned()
         return HostSample(step, heap, sys.getallocatedblocks(), pinned, *child_processes())
 
 
 @cache
-def _reader() -> tuple[Callable[[], int], bool]:
-    """Return the function that reads the heap, and whether to subtract tensors' bytes from it."""
+def _heap_reader() -> Callable[[], int]:
+    """Return the function that reads the bytes of the C heap, else those of the resident set."""
     try:
-        return HeapCounter().in_use, True
+        return HeapCounter().in_use
     except OSError:
-        return resident, False
+        return resident
 
 
 @dataclass(frozen=True, slots=True)

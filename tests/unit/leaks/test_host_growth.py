@@ -161,6 +161,19 @@ def test_pinned_memory_is_asked_for() -> None:
     assert HostSampler().now(0, 0).pinned == UNKNOWN
 
 
+def test_tensors_are_subtracted_from_the_resident_set_too(monkeypatch):
+    module = sys.modules[HostSampler.__module__]
+
+    def refuse():
+        raise OSError("no mallinfo2")
+
+    monkeypatch.setattr(module, "HeapCounter", refuse)
+    monkeypatch.setattr(module, "resident", lambda: 5000)
+    module._heap_reader.cache_clear()
+    assert HostSampler().now(0, 3000).heap == 2000
+    module._heap_reader.cache_clear()
+
+
 @pytest.mark.skipif(child_processes()[0] == UNKNOWN, reason="children are not listed here")
 def test_children_are_counted_while_they_run() -> None:
     before, _ = child_processes()
