@@ -37,7 +37,7 @@ class DeviceCounter:
         self._index = index
         self._gave_up = False
         self._missing = dict(backend.missing)
-        # figure that reads UNKNOWN to the reason; grows when a read fails
+        # reason for each figure that reads UNKNOWN; a failed read adds to it
         self.missing: Mapping[str, str] = self._missing
         self.device = backend.spell(index)
         self.source, self.precision = backend.describe()
@@ -169,14 +169,14 @@ class Accelerators:
         if not count:
             raise DeviceError(f"{device}: no {kind} device is visible to this process")
         last = backend.spell(count - 1)
-        here = last if count == 1 else f"{backend.spell(0)} to {last}"
-        raise DeviceError(f"{device}: no such device here, there is {here}")
+        existing = last if count == 1 else f"{backend.spell(0)} to {last}"
+        raise DeviceError(f"{device}: no such device here, there is {existing}")
 
     def canonical(self, name: object) -> str:
         """Return torch's full spelling of a device: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``.
 
-        A backend without a number means its current device (the first before it is
-        initialised), an int a CUDA index. A ``torch.device`` is accepted too.
+        A name without a number means the backend's current device, the first one before it is
+        initialised; an int is the number of a CUDA device. A ``torch.device`` is accepted too.
 
         Raises:
             DeviceError: it names no device.
@@ -199,14 +199,14 @@ class Accelerators:
             return str(kind)
         if index is None:
             index = 0
-            # a lost context; torch starts with the first device
+            # without the backend or its context, the first device: a new process starts with it
             with contextlib.suppress(Exception):
                 index = self.backends[kind].current()
         return f"{kind}:{int(index)}"
 
 
 def pinned() -> int:
-    """Return the allocated bytes of page-locked memory; UNKNOWN if CUDA is not in use."""
+    """Return the allocated bytes of CUDA's page-locked memory; UNKNOWN if torch does not tell."""
     figures = getattr(_torch.cuda, "host_memory_stats", None)
     if figures is None or not _torch.cuda.is_initialized():
         return UNKNOWN

@@ -1,8 +1,8 @@
 """torch's accelerator backends: their state, and the figures of their allocators and drivers.
 
 Nothing here initialises a device: before a backend is ready only NVML, amdsmi and Level Zero
-Sysman are asked, as torch itself does so that the program can still fork. Rules were read in
-torch 2.13 unless a comment names another version.
+Sysman are asked, as torch itself does so that the program can still fork. Statements about torch
+were read in the source of torch 2.13 unless a comment names another version.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Backend:
     def in_use(self, index: int) -> bool:
         """Return whether the device was used so far; only to be called when ready.
 
-        If torch cannot tell, a device is in use from its first allocation on.
+        Here it is used from its first allocation on; a backend that can ask torch overrides this.
         """
         assert self.statistics is not None
         return any(figure > 0 for figure in self.statistics.figures(index))
@@ -141,7 +141,7 @@ class Backend:
         try:
             return self._level(index)
         except LookupError:
-            # raises torch's own error
+            # torch's own error tells more, if it raises one
             self.statistics.figures(index)
             raise
 
@@ -165,10 +165,10 @@ class Backend:
         return found
 
     def require_context(self, index: int) -> None:
-        """Pass if asking the driver changes nothing.
+        """Check that asking the driver changes nothing.
 
         Raises:
-            LookupError: the driver would create a context, or end the capture of a graph.
+            LookupError: asking could create a context, or end the capture of a graph.
         """
         if not self.in_use(index):
             raise LookupError(f"this process has not used {self.spell(index)}")
@@ -227,9 +227,9 @@ class Cuda(Backend):
         self._is_rocm = bool(getattr(torch.version, "hip", None))
         self.discovery = "_device_count_amdsmi" if self._is_rocm else "_device_count_nvml"
         self.workspaces = frozenset(() if self._is_rocm else CUBLAS_WORKSPACES)
-        # Asks the driver for a context without creating one; before torch is ready it would
-        # initialise the driver (at::cuda::device_count). Bound directly for speed: with eight
-        # visible devices it is called for seven of them at every profiled line.
+        # This function asks whether a context exists and creates none, but before torch is ready
+        # it would initialise the driver (at::cuda::device_count). It is bound directly for speed:
+        # with eight visible devices it is called for seven of them at every profiled line.
         has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         if has_context is not None:
             self.in_use = has_context  # type: ignore[method-assign]
@@ -249,10 +249,11 @@ class Cuda(Backend):
         return self._allocator() == "native"
 
     def require_context(self, index: int) -> None:
-        """Pass if asking the driver changes nothing, which could end a graph's capture."""
+        """Check that asking the driver creates no context and ends no graph's capture."""
         super().require_context(index)
-        # the next question makes a context on the current device (c10/cuda/CUDAGraphsC10Utils.h:
-        # currentStreamCaptureStatusMayInitCtx); without one nothing is captured
+        # without a context on the current device nothing is captured there, and
+        # is_current_stream_capturing() would create one (c10/cuda/CUDAGraphsC10Utils.h:
+        # currentStreamCaptureStatusMayInitCtx)
         if self.in_use(self.current()) and self.module.is_current_stream_capturing():
             raise LookupError("a CUDA graph is being captured, which asking the driver could end")
 
@@ -354,7 +355,7 @@ class Mps(Backend):
         return 1
 
     def visible(self) -> int | None:
-        """Return 1, even if the program has found none."""
+        """Return 1; Metal is not asked whether it has a device."""
         return 1
 
     def current(self) -> int:

@@ -41,13 +41,13 @@ def has_compiled() -> bool:
 
 
 def compiled_codes() -> set[int]:
-    """Return the identities of code with which calls of compiled things may begin."""
+    """Return the ``id()`` of each code object that a call of something compiled may run first."""
     if not has_compiled():
         return set()
     optimized: Any = getattr(sys.modules[_EVAL_FRAME], "OptimizedModule", FunctionType)
     codes: set[int] = set()
     for each in gc.get_objects():
-        # isinstance() would ask the object for its class, which may be any
+        # isinstance() would read the object's __class__, which may run code of the program
         kind = type(each)
         if issubclass(kind, optimized):
             codes |= {id(code) for code in _codes_of(each._orig_mod)}
@@ -59,7 +59,7 @@ def compiled_codes() -> set[int]:
 
 def _codes_of(item: Any) -> Iterator[CodeType]:
     owner = getattr(item, "__self__", None)
-    if isinstance(owner, torch.nn.Module):  # module.compile() compiles its _call_impl
+    if isinstance(owner, torch.nn.Module):  # module.compile() compiles the bound _call_impl
         item = owner
     parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
     for part in parts:
@@ -72,8 +72,8 @@ def _codes_of(item: Any) -> Iterator[CodeType]:
 class TorchCompilerWatch:
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
-    Its argument is the identities of the code that is read when ``torch.compile`` is called, or
-    None when a compiled function first runs: then any function that it calls may be read.
+    When ``torch.compile`` is called, the argument is the ``id()`` of each code object to be read.
+    When compilation starts, it is None: any function that the compiled one calls may be read.
     """
 
     def __init__(self, callback: Callable[[Container[int] | None], None]) -> None:
@@ -82,15 +82,15 @@ class TorchCompilerWatch:
         self._original = real = torch.compile
 
         @functools.wraps(real)
-        def compile_after(*args: Any, **kwargs: Any) -> Any:
+        def compile_watched(*args: Any, **kwargs: Any) -> Any:
             if self._is_on:
                 self.renew()
                 item = args[0] if args else kwargs.get("model")
                 callback({id(code) for code in _codes_of(item)})
             return real(*args, **kwargs)
 
-        compile_after._tensorlens_watch = self  # type: ignore[attr-defined]
-        self._wrapper = torch.compile = compile_after
+        compile_watched._tensorlens_watch = self  # type: ignore[attr-defined]
+        self._wrapper = torch.compile = compile_watched
         self._stop_waiting = when_imported(_CALLBACK_MODULE, self.renew)
 
     def renew(self) -> None:
@@ -102,7 +102,7 @@ class TorchCompilerWatch:
     def stop(self) -> None:
         """Restore ``torch.compile`` and unregister."""
         self._is_on = False
-        # a watch that began later may have kept an earlier one from this
+        # earlier watches that were stopped while this one was on top are removed now
         watch: Any = self
         while watch is not None and torch.compile is watch._wrapper and not watch._is_on:
             torch.compile = watch._original

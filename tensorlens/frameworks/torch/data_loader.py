@@ -2,8 +2,8 @@
 
 As in ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13): an iterator
 requests ``prefetch_factor x num_workers`` batches at its start (``_reset``) and one more with each
-that it returns (``_process_data``), so never more than that are outstanding. Workers make them as
-fast as they can, whether the loop takes any or not.
+that it returns (``_process_data``), so that product is the most that are outstanding. Workers make
+them as fast as they can, whether the loop takes any or not.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def is_iterator(item: Any) -> bool:
 def iterators_of(loader: Any) -> list[Any]:
     """Return the live iterators over a loader.
 
-    A loader refers only to one with persistent workers; others are identified by their dataset,
-    sampler, number of workers and collate function.
+    A loader refers to its iterator only if workers are persistent; other iterators are identified
+    by their dataset, sampler, number of workers and collate function.
     """
     given = content_of(loader)
     kept = given.get("_iterator")
@@ -121,7 +121,7 @@ class _Counts:
     out_of_order: int
     """Received before an earlier one, and not returned yet."""
     requested: int
-    """Requested from workers that go on, and not received."""
+    """Requested from workers that have not ended, and not received."""
     results: int | None
     """In the pipe from the workers, or on the way into it."""
     pinned: int
@@ -176,7 +176,7 @@ class _QueueView:
             missing["nbytes"] = _NO_BATCH
         if one is None:
             missing["max_nbytes"] = missing["batch_nbytes"] = _NO_BATCH
-        # memory first: reading the dataset copies pages
+        # the workers' memory first: reading the dataset below may copy pages that they share
         method = _start_method(self._processes)
         memory = workers_of(self._pids, method)
         is_copied = any(worker.copied for worker in memory)
@@ -256,7 +256,7 @@ class _QueueView:
         return max(0, min(left, self._workers))
 
     def _batch_bytes(self, example: Any) -> int | None:
-        """Return the bytes of the largest batch at hand, else their mean in shared memory."""
+        """Return the bytes of the largest batch at hand, else results' mean in shared memory."""
         sizes = [batch_bytes(batch) for batch in (*self._out_of_order, *self._pinned)]
         if example is not None:
             sizes.append(batch_bytes(example))
@@ -265,7 +265,7 @@ class _QueueView:
         return max(filter(None, sizes), default=None)
 
     def _result_bytes(self) -> int | None:
-        """Return the bytes of the results: in shared memory, else by the size of a batch."""
+        """Return the bytes of the results: in shared memory if any, else count times batch size."""
         if self._shared or not self._results:
             return self._shared if self._results is None else self._shared or 0
         return None if self._batch_nbytes is None else self._batch_nbytes * self._results

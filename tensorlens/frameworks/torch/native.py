@@ -1,6 +1,6 @@
 """torch's release, and native parts compiled for it: the counting CPU allocator, device levels.
 
-torch is not imported here: a part must be loaded before it.
+torch is not imported here: the stand-in for a device must be loaded before torch is imported.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def level_reader(device_type: int) -> Callable[[int], tuple[int, int, int]]:
     """Return a function that reads ``(allocated, peak since the previous read, reserved)``.
 
     It takes the number of a device, and raises LookupError if torch cannot tell, such as for a
-    lost device. Figures are the allocator's own; peaks follow its reports of single blocks, so that
-    torch's own peaks stay as the program expects them.
+    lost device. The allocator tells what is allocated and reserved. Peaks are kept here, from its
+    reports of single blocks, so that torch's own peaks need no reset.
 
     Args:
         device_type: the backend's number in ``c10/core/DeviceType.h``.

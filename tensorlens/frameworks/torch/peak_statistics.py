@@ -70,11 +70,11 @@ class PeakStatistics:
         with self._lock:
             stats = self._query(index)
             allocated, peak, reserved = _figures(stats)
+            # otherwise a reset would not change this peak
             if peak > allocated:
-                # else a reset would change nothing
                 self._add_peaks(self._maxima.setdefault(index, {}), stats)
                 self._reset(index)
-            # the peak of this interval before a reset by the user
+            # a reset by the user since the previous read hid the peak before it
             return allocated, max(peak, self._peak_before_reset.pop(index, 0)), reserved
 
     def install(self) -> None:
@@ -140,13 +140,13 @@ class PeakStatistics:
 
     def _merge_peaks(self, stats: Stats, maxima: Stats) -> None:
         for key, value in stats.items():
-            folded = maxima.get(key)
-            if folded is None or value.__class__ is not dict:
+            maximum = maxima.get(key)
+            if maximum is None or value.__class__ is not dict:
                 continue
-            if folded.__class__ is dict:
-                self._merge_peaks(value, folded)
-            elif folded > value["peak"]:
-                value["peak"] = folded
+            if maximum.__class__ is dict:
+                self._merge_peaks(value, maximum)
+            elif maximum > value["peak"]:
+                value["peak"] = maximum
 
 
 def _figures(stats: Stats) -> tuple[int, int, int]:

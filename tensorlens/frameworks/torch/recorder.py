@@ -110,7 +110,7 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-    # if a thread of autograd runs this, the model is not near its own frames
+    # a thread of autograd may run this, whose frames do not lead to the model
     found = named_tensors(roots, near=moment != "backward" or not is_engine_busy())
     if moment == "end" and not _is_whole(found[0]):
         return named_tensors(roots, near=False)
@@ -133,7 +133,7 @@ class CudaRecorder:
     """Recorder of all CUDA devices: torch's memory history, from the first use of CUDA on.
 
     A history that the program itself records goes on and is not cleared. Events have the module
-    that ran as metadata, if this torch takes any.
+    that ran as metadata, if this torch supports it, until the program compiles.
 
     Args:
         options: of the recording.
@@ -214,7 +214,7 @@ class _History:
         """Number of events that it has room for."""
 
     def hold(self, limit: int) -> bool:
-        """Turn it on, with room for ``limit`` events; return whether :meth:`release` is due.
+        """Turn it on if off, with room for ``limit`` events; return whether to :meth:`release` it.
 
         A history that the program turned on is left as it is.
         """
@@ -242,7 +242,7 @@ _history = _History()
 
 
 def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
-    """Return the snapshot without earlier events; the segments have what these left."""
+    """Return the snapshot without earlier events; its segments list the blocks that these left."""
     first = started * 1e6
     traces = [
         [event for event in trace if event.get("time_us", first) >= first]
@@ -252,7 +252,7 @@ def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
 
 
 def _has_all_events(snapshot: dict[str, Any], started: float, limit: int) -> bool:
-    """Return whether a history of ``limit`` events has all since the recording started."""
+    """Return whether a history with room for ``limit`` events lost none of the recording's."""
     traces = [trace for trace in snapshot.get("device_traces", ()) if trace]
     return all(trace[0].get("time_us", 0) < started * 1e6 or len(trace) < limit for trace in traces)
 

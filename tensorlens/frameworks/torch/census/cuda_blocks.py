@@ -132,7 +132,7 @@ def _union(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _overlaps(ranges: Sequence[Range], places: Sequence[Range]) -> list[int]:
-    """Return the bytes of the ranges in each place; both are in order, without overlap."""
+    """Return how many bytes of each place the ranges cover; both are in order, without overlap."""
     found = [0] * len(places)
     place = 0
     for start, end in ranges:
@@ -180,8 +180,8 @@ def _cached(segments: Sequence[Segment]) -> Iterator[Part]:
             split += free
         else:
             releasable += free
-    pages = any(segment.get("is_expandable") for segment in segments)
-    yield from _cached_terms(largest, releasable, split, pages)
+    expandable = any(segment.get("is_expandable") for segment in segments)
+    yield from _cached_terms(largest, releasable, split, expandable)
     if private:
         why = "free within private pools: only their CUDA graphs or torch.cuda.MemPool can use it"
         yield Part("cached", "private_free", "free in private pools", private, why)
@@ -190,7 +190,7 @@ def _cached(segments: Sequence[Segment]) -> Iterator[Part]:
         yield Part("cached", "waiting", "waiting for a stream", waiting, why)
 
 
-def _cached_terms(largest: int, releasable: int, split: int, pages: bool) -> Iterator[Part]:
+def _cached_terms(largest: int, releasable: int, split: int, expandable: bool) -> Iterator[Part]:
     yield Part(
         "cached",
         "largest_free",
@@ -202,7 +202,7 @@ def _cached_terms(largest: int, releasable: int, split: int, pages: bool) -> Ite
     why = "segments of which nothing is in use: empty_cache() gives them back to the driver"
     yield Part("cached", "releasable", "releasable", releasable, why)
     why = "free blocks of segments that are partly in use: they cannot go back to the driver"
-    if pages:
+    if expandable:
         why += ", but for whole pages (2 or 20 MiB) of expandable segments"
     yield Part("cached", "inactive_split", "in split segments", split, why)
 
@@ -234,6 +234,6 @@ def _unnamed_block(block: Block, workspaces: Set[int]) -> UnnamedBlock:
 
 def _is_user_code(line: SourceLine) -> bool:
     name = line.filename
-    # code typed at a prompt has no file, frames of C++ no Python file
+    # code typed at a prompt has a name such as <stdin>; frames of C++ name no Python file
     is_python = line.lineno > 0 and (name.endswith(".py") or name.startswith("<"))
     return is_python and not is_foreign(name)

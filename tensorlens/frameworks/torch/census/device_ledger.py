@@ -112,7 +112,7 @@ class _Device:
         self._kind, self._index = accelerators.kind_and_index(name)
         self._backend: Any = devices.backends.get(self._kind)
         self._storages, self._segments = storages, segments
-        self._no_blocks: str | None = "the allocator was not asked"
+        self._why_no_blocks: str | None = "the allocator was not asked"
         self._figures: dict[str, Any] = {"named": _storage_bytes(storages), "allocated": None}
         """Fields of the ledger."""
         self._parts: list[Part] = []
@@ -139,9 +139,9 @@ class _Device:
 
     def _explanations(self) -> dict[str, str]:
         driver = DRIVER if self._backend is None else self._backend.driver_explanations
-        if self._no_blocks is None:
+        if self._why_no_blocks is None:
             return {**_BY_BLOCK, **driver}
-        unnamed = f"{_BY_STATISTICS['unnamed']}; no block is listed: {self._no_blocks}"
+        unnamed = f"{_BY_STATISTICS['unnamed']}; no block is listed: {self._why_no_blocks}"
         return {**_BY_STATISTICS, **driver, "unnamed": unnamed}
 
     def _set_missing(self, reason: str, *names: str) -> None:
@@ -174,10 +174,10 @@ class _Device:
             segments = self._segments(self._kind)
             found = account(segments, self._index, self._storages, self._backend.workspaces)
         except Exception as error:  # an allocator may count bytes without listing blocks
-            self._no_blocks = first_line(error)
+            self._why_no_blocks = first_line(error)
             self._read_statistics()
             return
-        self._no_blocks = None
+        self._why_no_blocks = None
         for name in ("allocated", "reserved", "named", "blocks", "block_count"):
             self._figures[name] = getattr(found, name)
         self._parts += found.parts
@@ -185,7 +185,7 @@ class _Device:
             self._add_part("outside", found.outside)
 
     def _read_statistics(self) -> None:
-        """Read the figures without a reset of the peak, which ``Backend.read`` makes."""
+        """Read the figures and keep the peak: ``Backend.read`` resets it if it has statistics."""
         statistics = self._backend.statistics
         try:
             read = statistics.figures if statistics else self._backend.read

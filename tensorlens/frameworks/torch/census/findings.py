@@ -70,7 +70,7 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
 
 
 def _set_made_inputs(table: TensorTable) -> None:
-    """Give inputs that a layer made the role ``activation``: they are inputs of nodes alone."""
+    """Turn inputs that a layer made into activations: so far they are what autograd saved."""
     if _INPUT not in table.role:
         return
     for row, role in enumerate(table.role):
@@ -83,7 +83,7 @@ def _set_made_inputs(table: TensorTable) -> None:
 
 
 def _table_rows(found: FoundTensors, named: NamedRows) -> Sequence[int]:
-    """Return the rows of the table: named tensors, and storages that autograd alone holds.
+    """Return the table's rows: named ones, and one before ``in_python`` of each unnamed storage.
 
     A range means all rows, all named.
     """
@@ -168,7 +168,7 @@ def named_tensors(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTab
 def _find_and_name(
     roots: Sequence[CensusRoot], heap: Heap, can_read: Callable[[], bool]
 ) -> tuple[FoundTensors, Owners, NamedRows]:
-    # there are hundreds of types of nodes, and few programs hold a node
+    # a near heap is not searched for these hundreds of types: few programs hold a node
     exact = node_types() if heap.modules is None else ()
     tensors, functions, modules, optimizers, nodes = select(heap.objects, HEAP_CLASSES, exact)
     owners = Owners(roots)

@@ -22,11 +22,11 @@ from tensorlens.heap.attributes import class_name, is_subtype, mro, vars_of_type
 
 _base = torch._C.TensorBase
 _MAX_WAIT = 0.3
-"""In seconds; a reducer is locked while it reduces and while it calls a communication hook."""
+"""Maximum seconds to wait for a reducer, which is locked while it reduces or calls a hook."""
 
 
 def _flag_table(wanted: int) -> bytes:
-    """Return a table for ``bytes.translate()``: 1 for flags that have one of those wanted."""
+    """Return a table for ``bytes.translate()``: 1 for flags with any of the wanted bits, else 0."""
     return bytes(bool(flags & wanted) for flags in range(256))
 
 
@@ -109,7 +109,7 @@ class FoundTensors:
         having = self.scan.flags.tobytes().translate(flags)
         if 1 not in having:
             return [], array("i")
-        # for row -1, of what has no row
+        # objects without a row have row -1: it reads this last byte
         having += b"\0"
         chosen = bytes(map(having.__getitem__, self._rows))
         return [*compress(self.tensors, chosen)], array("i", compress(self._rows, chosen))
@@ -230,9 +230,9 @@ def reducer_buckets(objects: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
     C++ alone holds the buckets; a dispatch mode sees them. It lets no operator run: no memory is
     allocated, and no event of a device is awaited.
 
-    A reducer that stays locked has none: in a communication hook, or while another thread waits
-    for the gradients of other processes. With sparse gradients the buckets end before the first
-    that is not allocated yet.
+    Nothing is yielded for a reducer that stays locked: in a communication hook, or while another
+    thread waits for the gradients of other processes. With sparse gradients the buckets end before
+    the first that is not allocated yet.
     """
     for module in _wrappers(objects):
         reducer = dict.get(instance_dict(module) or {}, "reducer")

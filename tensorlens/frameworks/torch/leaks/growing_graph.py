@@ -18,11 +18,11 @@ from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
 
 _MAX_NODES = 100_000
-"""Nodes that are looked at, the latest."""
+"""Maximum number of nodes that are looked at: the latest."""
 _MAX_TENSORS = 8
-"""Number of tensors whose nodes are counted, the oldest."""
+"""Maximum number of tensors whose nodes are counted: the oldest."""
 _MIN_STEPS, _MIN_NODES = 4, 2
-"""Steps that must be seen, and nodes that most of them must add."""
+"""Minimum of steps that are seen, and of the median of the nodes that each adds."""
 
 
 def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
@@ -43,9 +43,9 @@ def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
         wanted = range(since, end)
         numbers = _numbers(roots, wanted, can_read)
         oldest = _oldest(numbers)
-        latest, half = end - 2 * length, (since + end) // 2
-        old = [each for each in roots if latest <= numbers.get(each, -1) and oldest[each] < half]
-        # a mean has the graph of its sum, which was made first
+        recent, half = end - 2 * length, (since + end) // 2
+        old = [each for each in roots if recent <= numbers.get(each, -1) and oldest[each] < half]
+        # the oldest first: a mean has the graph of its sum, which was made before it
         first = sorted(old, key=numbers.__getitem__)[:_MAX_TENSORS]
         counts = {
             node: _nodes_per_step(_numbers([node], wanted, can_read), wanted, length)
@@ -58,7 +58,7 @@ def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
 
 
 def _numbers(roots: Iterable[Any], wanted: range, can_read: Callable[[], bool]) -> dict[Any, int]:
-    """Return the nodes at and below roots that have wanted numbers; none if one cannot be read."""
+    """Return wanted numbers at and below roots, by node; none if too many, or not readable now."""
     found: dict[Any, int] = {}
     waiting = [*roots]
     while waiting:
@@ -93,6 +93,6 @@ def _oldest(numbers: Mapping[Any, int]) -> dict[Any, int]:
 
 
 def _nodes_per_step(numbers: Mapping[Any, int], wanted: range, length: float) -> float:
-    """Return the median of the nodes that a step added; ``length`` is the numbers of a step."""
+    """Return the median of the nodes that steps added; a step takes ``length`` numbers."""
     parts = Counter(int((each - wanted.start) / length) for each in numbers.values())
     return float(median(parts[step] for step in range(round(len(wanted) / length))))

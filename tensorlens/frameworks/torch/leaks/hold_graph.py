@@ -23,7 +23,7 @@ from tensorlens.records.references import Reference
 Storage: TypeAlias = tuple[int, int]
 """Address and bytes."""
 EdgePath: TypeAlias = "tuple[EdgePath | None, tuple[int, int]]"
-"""References on a path that have a text, as a linked list from the last one."""
+"""Linked list of a path's edges that have a text, the last edge first."""
 
 
 class HoldGraph:
@@ -136,7 +136,8 @@ class HoldGraph:
     def nodes(self, roots: Collection[int]) -> set[int]:
         """Return the nodes of the graphs of ``roots``, without nodes of leaves.
 
-        Nodes above saved tensors are left out: torch makes new ones for a view of a changed base.
+        Nodes that only saved tensors lead to are left out: torch makes new ones for a view of a
+        changed base.
         """
         waiting = [*roots, *(below for root in roots for below in self._below.get(root, ()))]
         found: set[int] = set()

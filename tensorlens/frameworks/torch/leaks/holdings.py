@@ -59,7 +59,7 @@ class Holdings:
         wanted = frozenset(addresses)
         memory = ({address for address, _ in self._graph.storages([each])} for each in self._roots)
         self._other_roots = {
-            root for root, of in zip(self._roots, memory, strict=True) if not of & wanted
+            root for root, own in zip(self._roots, memory, strict=True) if not own & wanted
         }
         self._below_others = self._graph.reach(self._other_roots)
 
@@ -82,7 +82,7 @@ class Holdings:
             group: tensors that do not count as other holders: the rest of a leak.
 
         Raises:
-            KeyError: an item is not held by a survivor.
+            KeyError: an item is no tensor or holder of a survivor.
         """
         mine = self._vertices(roots)
         apart = {*mine, *self._vertices(group)}
@@ -94,7 +94,7 @@ class Holdings:
         reached = sorted(self._graph.reach(mine))
         nodes = len(self._graph.nodes(mine) - others)
         sizes = dict(self._graph.storages(reached))
-        apart_from = self._shown.union(address for address, _ in self._graph.storages(others))
+        excluded = self._shown.union(address for address, _ in self._graph.storages(others))
         roles: dict[int, int] = {}
         for vertex in reached:
             for address, _ in self._graph.storages([vertex]):
@@ -102,13 +102,13 @@ class Holdings:
         own = tuple(
             (address, size, ROLES[roles[address]])
             for address, size in sizes.items()
-            if address not in apart_from
+            if address not in excluded
         )
         nbytes = sum(size for _, size, _ in own)
         return Retained(nbytes, len(own), self._references(mine, len(own)), own, nodes)
 
     def _numbered(self, roots: Mapping[int, Any]) -> dict[int, int]:
-        """Return the vertex of the objects that the survivors keep alive, by ``id()``."""
+        """Return the vertices of the survivors' tensors and holders, by ``id()``."""
         kept = {id(tensor) for each in self.survivors for tensor in each.tensors}
         kept.update(id(holder.item) for each in self.survivors for holder in each.holders)
         return {id(item): vertex for vertex, item in roots.items() if id(item) in kept}
@@ -264,7 +264,8 @@ def _tensor_references(tensors: list[Any], objects: list[Any]) -> array[int]:
 def _is_kept(node: Any) -> bool:
     """Return whether torch holds the Python object of a node for as long as it needs the node.
 
-    It does for nodes of custom functions, whose content is in that object; torch 2.13 for all.
+    It does for nodes of custom functions, whose content is in that object, and since torch 2.13
+    for all nodes.
     """
     return issubclass(type(node), torch._C._FunctionBase) or _keeps_nodes()
 
@@ -284,8 +285,8 @@ def _counts(items: list[Any], objects: list[Any]) -> array[int]:
 def _is_held_by_torch() -> Callable[[Any], bool]:
     """Return a function that tells whether torch holds the Python object of a tensor.
 
-    torch 2.13 does while it refers to the tensor itself. Older versions do only when Python has
-    dropped the object, and note that at its beginning.
+    torch 2.13 does while it refers to the tensor itself. Older versions do only once Python has
+    dropped the object, and set a flag behind the object's header.
     """
     use_count = getattr(torch._C.TensorBase, "_use_count", None)
     if use_count is None or not _is_held_when_shared(use_count):

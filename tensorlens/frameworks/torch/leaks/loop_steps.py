@@ -69,7 +69,7 @@ class TorchSteps(Steps):
         self._unwatch = cpu.watch()
         self._second_step: int | None = None
         """Number of the first autograd node that this thread makes in the second step; the first
-        may have begun before the watch."""
+        step may have begun before the watch."""
         super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
         self._devices: DeviceSteps | None = None
         self._no_devices = "its allocator reports no blocks"
@@ -162,7 +162,7 @@ class DeviceSteps:
     """Follows the blocks of all accelerators until it is closed.
 
     Several share one table, which holds the blocks made since the first of them. The allocators'
-    own lists give the blocks that lived before, and at the end the requested sizes of live ones.
+    own lists give the blocks made before that, and the requested sizes of live ones.
 
     Raises:
         NativeUnavailable: the native part is not available, or no library reports to it.
@@ -230,7 +230,7 @@ class DeviceSteps:
         for address, size, birth, era, device in zip(*columns, strict=True):
             known = requested[kinds[device]]
             if known is not None and address not in known:
-                # freed, by the allocator's own list
+                # freed, as the allocator's own list shows
                 continue
             left.address.append(address)
             left.size.append(size if known is None else known[address].requested)
@@ -262,7 +262,7 @@ class DeviceSteps:
             self._library.tl_devices_leave()
 
     def _number(self, birth: int, device: int) -> int:
-        """Return one number for a line and a device."""
+        """Return one number for a line and a device; negative if the line is unknown."""
         number = self._numbers.get((birth, device))
         if number is None:
             count = len(self._numbers)
