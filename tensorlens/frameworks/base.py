@@ -71,7 +71,7 @@ class Adapter:
         return None
 
     def has_accelerators(self) -> bool:
-        """Return whether this build could ever use one; if not, lines need not ask."""
+        """Return whether this build could ever use an accelerator; if not, lines need not ask."""
         return False
 
     def used_devices(self) -> Sequence[str]:
@@ -124,7 +124,7 @@ class Adapter:
         return None
 
     def compiled_codes(self) -> set[int]:
-        """Return the identities of code with which a call of something compiled may begin."""
+        """Return the identities of the code that a call of something compiled may enter first."""
         return set()
 
     def skip_code(self, code: CodeType, *, deep: bool) -> None:
@@ -223,7 +223,7 @@ class RecordOptions:
     ops: bool = True
     """Whether to note operators and autograd's nodes, by which backward is known."""
     names: bool = True
-    """Whether to name blocks, by a census at the beginning and the end."""
+    """Whether to name blocks, by censuses: at beginning and end, on the host at backward too."""
     roots: Callable[[], Sequence[CensusRoot]] = tuple
     """Returns the roots of names, as for :meth:`Adapter.census`."""
 
@@ -236,10 +236,10 @@ class StepFigures:
     """By device; -1 is unknown."""
     reserved: Mapping[str, int]
     lines: Mapping[int, tuple[int, int]]
-    """Number of the line that allocated to ``(blocks, bytes)`` that live. Each device has numbers
-    of its own; the bytes that an accelerator's allocator adds to a block are included."""
+    """Number of a line to ``(blocks, bytes)`` of its live allocations. Each device has numbers of
+    its own; the bytes that an accelerator's allocator adds to a block are included."""
     asked: Mapping[int, tuple[int, int]] | None = None
-    """The same for accelerators, with the bytes that were asked for; None if not read."""
+    """The same for lines of accelerators, with the requested bytes; None if not read."""
 
 
 @dataclass(frozen=True, slots=True)

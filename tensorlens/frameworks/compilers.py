@@ -33,8 +33,8 @@ class Compiler:
         self.is_building: Callable[[], bool] = bool
         """Return whether code is run only to build a graph."""
         self.as_called: Callable[[Any], Any] = lambda function: function
-        """Return the function that a wrapper calls in place of its own while a graph is built: the
-        compiler of the caller may have to convert it."""
+        """Return the function that a wrapper calls in place of the wrapped one while a graph is
+        built: the compiler of the caller may have to convert it."""
         self.when_run: Callable[[Callable[[], None]], None] = lambda act: None
         """Called while a graph is built: has a function called after each run of the graph, if
         :attr:`follow_runs` was called before."""

@@ -1,6 +1,6 @@
 """Findings of ``tensorlens doctor`` on an installed framework; starts no device.
 
-As a program it prints them as JSON: importing a framework is slow, prints, and can fail anyhow.
+As a program it prints them as JSON: importing a framework is slow, prints, and can fail in any way.
 """
 
 from __future__ import annotations
@@ -87,6 +87,6 @@ def _in_one_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    # apart from what the framework itself prints
+    # on a line of its own, as the framework may have printed too
     found = [asdict(each) for each in examine(sys.argv[1])]
     sys.stdout.write(f"\n{json.dumps(found)}\n")

@@ -35,18 +35,18 @@ def adapters() -> list[Adapter]:
 
     Those whose adapter fails are left out; :func:`unusable_notes` says why.
     """
-    for name, adapter in _FRAMEWORKS.items():
+    for name, adapter_module in _FRAMEWORKS.items():
         if name in sys.modules and name not in _loaded and name not in _unusable:
-            _load(name, adapter)
-    # called by each profiled call: few Python frames
+            _load(name, adapter_module)
+    # map() enters no Python frame: each profiled call comes here
     return [*filter(None, map(_loaded.get, _FRAMEWORKS))]
 
 
-def _load(name: str, adapter: str) -> None:
+def _load(name: str, adapter_module: str) -> None:
     if not _is_imported(name):
         return
     try:
-        _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
+        _loaded.setdefault(name, importlib.import_module(adapter_module).Adapter())
     except Exception as error:
         if is_from_a_handler(error):
             raise
@@ -69,7 +69,7 @@ def ask(
     """Ask each adapter; return the answers, and the reasons of failures by name.
 
     Raises:
-        Exception: the last one's failure, if all failed.
+        Exception: the last one's failure, if all failed; one of ours has the reasons of all.
     """
     answers: list[tuple[Adapter, _T]] = []
     failures: dict[str, str] = {}
@@ -179,8 +179,8 @@ def when_any_imported(act: Callable[[], None]) -> list[Callable[[], None]]:
 def when_imported(name: str, act: Callable[[], None]) -> Callable[[], None]:
     """Call ``act`` once, as soon as a module is imported: at once if it is already.
 
-    It is called in the importing thread, before the import statement ends, which raises its
-    exceptions. Failed imports and reloads do not count.
+    It is called in the importing thread, before the import statement ends, and an exception that it
+    raises leaves that statement. Failed imports and reloads do not count.
 
     Returns:
         A function that stops waiting.
@@ -198,9 +198,9 @@ def module_spec(
 ) -> ModuleSpec | None:
     """Return the spec of the first finder that has one, asked in the way of an import."""
     for finder in finders:
-        # one of a kind that Python no longer asks has none
-        ask = getattr(finder, "find_spec", None)
-        spec: ModuleSpec | None = None if ask is None else ask(name, path, target)
+        # Python skips finders without this method
+        find = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = None if find is None else find(name, path, target)
         if spec is not None:
             return spec
     return None

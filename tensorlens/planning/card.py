@@ -141,7 +141,7 @@ for _card, _names in _CARDS:
 
 DEFAULT = replace(_KNOWN["a10080"], is_assumed=True)
 """The default card, an A100 of 80 GB. It stands for any card of capability 8.0 and above: flash
-attention, and cuBLAS workspaces of 8.1 MiB, where Hopper has 32 MiB."""
+attention, and cuBLAS workspaces of 8.1 MiB, where Hopper and Blackwell have 32 MiB."""
 
 
 def find_card(text: str | Card | None = None) -> Card:

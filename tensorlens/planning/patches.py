@@ -76,7 +76,7 @@ def exchanging(kind: type, make: Make) -> Iterator[None]:
     try:
         yield
     finally:
-        # without one, the class would refuse arguments from now on (object_new of CPython)
+        # without ``__new__`` the class would refuse arguments from now on (object_new of CPython)
         kind.__new__ = _plain  # type: ignore[method-assign,assignment]
 
 
@@ -110,7 +110,7 @@ def _plain(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 def _initialised_once(made: Any) -> None:
-    """Keep Python from calling ``__init__`` again with the arguments of the first class."""
+    """Skip the next call of an instance's ``__init__``, which Python makes after ``__new__``."""
     kind = type(made)
     init = kind.__init__
 

@@ -42,11 +42,11 @@ serve()
 leave()
 """
 _LAST = 2000
-"""Bytes of a process's output that are shown if it ends by itself."""
+"""Bytes of a process's output that are shown if it ends without a result."""
 _CLEANUP = 10.0
 """Seconds that a process gets to clean up."""
 _FOLDER = Path(__file__).parents[2]
-"""The folder of this package."""
+"""The folder that contains this package, for ``sys.path``."""
 _LOADING = "TENSORLENS_LOADING"
 """Environment variable with the programs that a process and its parents were started to run."""
 
@@ -258,7 +258,7 @@ class _Server:
             timer.cancel()
 
     def wakes(self) -> bool:
-        """Tell whether the process still runs and no file that it imported has changed."""
+        """Tell whether the process still runs and the files of its program are unchanged."""
         try:
             self._ask(pickle.dumps(WakeRequest()))
             return self._answer() is True

@@ -45,7 +45,7 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class UnusedVariable:
-    """A local variable that lives through backward although nothing uses it afterwards."""
+    """A local variable that lives through backward but is not needed there or read later."""
 
     name: str
     function: str
@@ -85,7 +85,7 @@ class StepFacts:
     """Whether the step uses autocast or parameters of lower precision."""
     unused_variables: tuple[UnusedVariable, ...] = ()
     queues: tuple[PrefetchQueue, ...] = ()
-    """Loaders that worked at the time when most batches were requested ahead."""
+    """Loaders in use at the time when most bytes were requested ahead."""
     is_whole: bool = False
     """Whether it is a whole program, to which built-in options cannot be applied."""
     recomputes: bool = False

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ENVELOPE = ("schema", "version", "contains_source")
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_DAMAGE = (
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 """Errors raised by reading data of another form."""
 
 

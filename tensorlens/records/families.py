@@ -66,10 +66,10 @@ def families(
     """Group rows into families, in the order of their first rows.
 
     A family's names are equal, or differ in their last index, or, if it has more than eight
-    members, in any indices and keys. Items of one list may be from several lines of code, other
-    families are from one. Such families are joined if their names, and those of their modules and
-    holders, differ only in numbers that are parts of a path, such as those of layers. Handles of
-    variables are one family, those of datasets another, and so are the small constants of one
+    members, in any indices and keys. Items of containers may be from several lines of code, other
+    families are from one. These families are joined if their names differ only in numbers that are
+    parts of a path, such as those of layers, and their modules and holders only in numbers. Handles
+    of variables are one family, those of datasets another, and so are the small constants of one
     graph and the small elements of datasets.
 
     Args:
@@ -151,7 +151,7 @@ def module(table: TensorTable, family: Family) -> str | None:
 
 
 def _common(texts: Sequence[str] | Names, numbers: Iterable[int]) -> str | None:
-    """Return the common name of texts; the first one if they differ in more than numbers."""
+    """Return the common name of texts; the first text if they differ in more than numbers."""
     used = [texts[number] for number in dict.fromkeys(numbers) if number >= 0]
     if len({*map(without_indices, used)}) > 1:
         return used[0]

@@ -276,7 +276,7 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def number_ranges(numbers: Sequence[int], dash: str = "-") -> str:
-    """Return numbers as text: ``0-11``, ``0,2``; ``0...30`` if some between are missing.
+    """Return numbers as text: ``0-11``, ``0,2``; ``0...30`` for more than four with gaps.
 
     Args:
         numbers: sorted distinct numbers.

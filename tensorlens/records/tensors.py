@@ -69,9 +69,9 @@ class TensorRecord:
 class TensorTable(RowSequence[TensorRecord]):
     """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
 
-    ``name``, ``module`` number nodes of ``names``; ``alias`` numbers a row; ``device``,
-    ``dtype``, ``shape``, ``stride``, ``held_by``, ``note`` number the lists of the same name in the
-    plural; ``born`` and ``model_line`` number ``lines``. -1 stands for None.
+    ``name``, ``module`` number nodes of ``names``; ``alias`` numbers a row; ``device``, ``dtype``,
+    ``shape``, ``note`` number the lists of the same name in the plural; ``stride`` numbers
+    ``shapes``, ``held_by`` ``holders``, ``born``, ``model_line`` ``lines``. -1 stands for None.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]]
@@ -239,7 +239,7 @@ def table_rows(table: TensorTable, rows: Iterable[int]) -> TensorTable:
 
 
 def merge_tables(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
-    """Return all rows of several tables; each part's text goes before its device names."""
+    """Return all rows of several tables, with each part's text put before its device names."""
     whole = TensorTable()
     for prefix, table in parts:
         _append(whole, table, range(len(table)), prefix)

@@ -53,7 +53,7 @@ def _merged(found: Sequence[tuple[str, Findings]]) -> Findings:
 
 
 def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
-    """Make rows aliases whose storage is that of another framework's row."""
+    """Count each storage once that two frameworks list: make one row an alias of the other."""
     ends = [*accumulate(lengths)]
     owners: dict[tuple[int, int], int] = {}
     moved: dict[int, int] = {}
@@ -81,7 +81,7 @@ def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
 
 
 def _counting(own: list[Owned]) -> tuple[list[Owned], list[str]]:
-    """Drop ledgers of frameworks with neither figures nor tensors, and return notes on them."""
+    """Return the ledgers that have figures or tensors, or all if none has; and notes on others."""
     unknown = [each for each in own if each[1].allocated is None and not each[1].named]
     if not unknown or len(unknown) == len(own):
         return own, []
@@ -122,7 +122,7 @@ def _merged_ledger(own: Sequence[Owned]) -> Ledger:
         driver_used=used,
         driver_total=total,
         missing=missing,
-        # outside of their pools, the memory of a shared device is not divided into parts
+        # the parts of a shared accelerator are left out
         parts=fitted(_host_parts(ledgers, cached), cached) if is_host else (),
         explanations={**ledgers[-1].explanations, **first.explanations},
         blocks=tuple(blocks),

@@ -62,7 +62,7 @@ class LiveBlocks:
     """Number of the name of the graph function that was running, -1 for none."""
 
     def at(self, rows: Iterable[int]) -> LiveBlocks:
-        """Return some of the blocks."""
+        """Return the blocks of these rows."""
         rows = [*rows]
         columns = (getattr(self, each.name) for each in fields(self))
         return LiveBlocks(*(array(each.typecode, map(each.__getitem__, rows)) for each in columns))
@@ -111,7 +111,7 @@ class BirthLines:
     def watch_births(self, on: bool = True) -> None:
         """Note the source line that allocates each block, on every thread, or stop noting it.
 
-        Calls nest: noting stops after as many calls with False as with True. Blocks keep births.
+        Calls nest: noting stops after as many with False as with True. Blocks keep their births.
 
         Raises:
             NativeUnavailable: not possible on this Python.
@@ -126,7 +126,7 @@ class BirthLines:
         """Make sure that births can be watched.
 
         Raises:
-            NativeUnavailable: not possible on this Python, or any more.
+            NativeUnavailable: not possible on this Python, or at the exit of the program.
         """
         if self._ended:
             raise NativeUnavailable("birth lines are not known: the program is at its exit")
@@ -157,7 +157,7 @@ class BirthLines:
             raise LookupError(f"no birth {birth}")
         # a file name may have surrogates in place of bytes that cannot be decoded
         text = ctypes.string_at(address, 4 * length.value).decode(_UTF_32, "surrogatepass")
-        # the line may be 0
+        # the line number is one character, which may be the separator
         filename, _, rest = text.partition("\0")
         return filename, ord(rest[0]), rest[2:]
 
@@ -264,7 +264,7 @@ class NativeAllocator(BirthLines):
         return None if name is None else name.decode("utf-8", "replace")
 
     def births(self, addresses: array[int]) -> tuple[array[int], array[int]]:
-        """Return the numbers of the lines that allocated each block; addresses as ``array('Q')``.
+        """Return the numbers of the lines that allocated the blocks at addresses (``array('Q')``).
 
         The first array has the user's lines: -1 if no block begins there, if births were not
         watched, or if the thread ran no Python code. The second has the lines inside a library's

@@ -69,7 +69,7 @@ class LogRows:
     lost_stacks: int
     """Events without a stack, as there was no more room for stacks."""
     marks: list[tuple[int, int]]
-    """Number of each mark, and of the rows before it."""
+    """For each mark its number, and the number of rows before it."""
 
 
 class NativeRecorder:
@@ -85,7 +85,7 @@ class NativeRecorder:
         declare(self._library, _SIGNATURES)
         self._lock = reentrant_lock()
         self.no_ops: str | None = None
-        """Reason why operators and nodes are unknown, set by a failed attempt."""
+        """Reason why operators and nodes are unknown, set if :meth:`start_ops` fails."""
 
     def start_ops(self) -> None:
         """Start noting operators, if the framework does not always."""
@@ -138,8 +138,8 @@ class NativeRecorder:
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
 
-        At that moment all that the forward pass saved is alive. It is called in the first passes,
-        then less and less often, and when new modules were met. The one namer is kept for good.
+        At that moment all that the forward pass saved is alive. It is called in passes 1, 2, 4, 8
+        and so on, and when new modules were met. There is one namer, which is kept for good.
         """
         self._namer = namer
         self._library.tl_name_at_backward(id(namer))
@@ -153,7 +153,7 @@ class NativeRecorder:
         return int(self._library.tl_thread())
 
     def stack(self, number: int) -> list[tuple[int, int]]:
-        """Return a stack, innermost first: the numbers of lines and of modules, or -1."""
+        """Return the numbers of line and module (-1 for none) of each frame, innermost first."""
         frames, length = array("i", bytes(8 * _MAX_FRAMES)), ctypes.c_int64()
         start = frames.buffer_info()[0]
         if not self._library.tl_stack(number, ctypes.byref(length), start, _MAX_FRAMES):
@@ -184,9 +184,9 @@ class NativeRecorder:
         self._library.tl_record_look(
             found, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
-        count, numbers, dropped, lost_stacks, unlisted = figures
+        count, mark_length, dropped, lost_stacks, unlisted = figures
         *columns, marks = starts
-        each = iter(copied("q", marks, numbers))
+        each = iter(copied("q", marks, mark_length))
         return (
             Columns(*map(copied, _CODES, columns, repeat(count))),
             list(zip(each, each, strict=True)),

@@ -63,7 +63,7 @@ def add_births(table: TensorTable, births: Births) -> None:
 
 
 def name_the_rest(table: TensorTable) -> None:
-    """Name tensors without a holder visible to Python by the line that made them, if known."""
+    """Name the tensors without a name by the line that made them, if known."""
     if not table.name or min(table.name) >= 0:
         return
     native = -1
@@ -81,7 +81,10 @@ def name_the_rest(table: TensorTable) -> None:
 
 
 def choose_counted(table: TensorTable, first: array[int]) -> None:
-    """Choose the row of each shared storage that is counted, and point the others to it."""
+    """Choose the row of each shared storage that is counted, and point the others to it.
+
+    ``first`` has for each row a number that the rows of one storage share.
+    """
     groups: dict[int, list[int]] = {}
     for row, storage in enumerate(first):
         groups.setdefault(storage, []).append(row)
@@ -101,7 +104,7 @@ def choose_counted(table: TensorTable, first: array[int]) -> None:
 
 
 def note_foreign(table: TensorTable, rows: list[int], framework: str) -> None:
-    """Add a note to storages of other allocators: whose memory it is."""
+    """Note at rows with storages of other allocators whose memory that is."""
     maps: _Maps | None = None
     for row in rows:
         if table.storage[row] and table.storage_nbytes[row] and table.note[row] < 0:

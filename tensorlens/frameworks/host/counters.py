@@ -37,7 +37,7 @@ class HostCounterChoice(Generic[_A]):
         self._lock = reentrant_lock()
         self._native: _A | None = None
         self._fallbacks: dict[str | None, Counter] = {}
-        """By what ``TENSORLENS_COUNTER`` asked for."""
+        """Value of ``TENSORLENS_COUNTER``, None if not set, to the counter that is used."""
         self._reason: str | None = None
 
     def counter(self) -> Counter:
@@ -92,7 +92,7 @@ class HostCounterChoice(Generic[_A]):
         return {address: known.get(address, 0) for address in addresses}
 
     def fallback_reason(self) -> str | None:
-        """Return the reason why a fallback counts host memory, in one line, or None."""
+        """Return why a fallback that nobody asked for counts host memory, in one line, or None."""
         fallback = self._fallbacks.get(None)
         if self._native is not None or fallback is None or forced_source() is not None:
             return None
@@ -132,7 +132,7 @@ def forced_source() -> str | None:
 
 
 def process_counter() -> Counter:
-    """Return the better of the two counters that this system has.
+    """Return the counter of the C heap, or of the resident set if this system has no such heap.
 
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for one that is not available.

@@ -164,7 +164,7 @@ def dropped_lifetimes(peak: Columns, rows: Columns) -> BlockLifetimes:
 
 
 def _ends(rows: Columns) -> array[int]:
-    """Return the time at which each row's block was freed; of other rows their own time."""
+    """Return the time at which each row's block was freed; for frees no later than their own."""
     until = array("q", map(rows.time.__getitem__, rows.pair))
     for row in compress(count(), map(lt, rows.pair, repeat(0))):
         until[row] = AT_THE_END if rows.kind[row] <= ALLOC else rows.time[row]

@@ -45,9 +45,9 @@ class Steps:
             self._set_era(_era)
 
     def merge(self) -> None:
-        """Count each two steps as one from now on, earlier ones too; call after an even number.
+        """Join each two steps begun so far to one; call it after an even number of them.
 
-        This bounds the memory needed for a long loop.
+        From now on the caller begins half as many steps, which bounds the memory of a long loop.
         """
         with _lock:
             del self._begun[1::2]

@@ -1,6 +1,6 @@
-"""A recording of host memory while it runs, and the censuses that name what it meets.
+"""A recording of host memory while it runs, and the censuses that name its blocks.
 
-There is one at the beginning, when backward begins, and at the end.
+Censuses are taken at the beginning, when backward begins, and at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ModulePath = Callable[[int, str], str | None]
 
 Moment = Literal["begin", "backward", "end"]
 
-_CENSUS_TIME_FRACTION = 20
+_CENSUS_TIME_DIVISOR = 20
 """After the second backward pass, censuses take at most one part in this many of the time."""
 
 
@@ -98,7 +98,7 @@ class MomentCensuses:
         """Take a census, unless censuses took too much time already."""
         began = time.monotonic_ns()
         # the state of optimizers is first seen in the second pass
-        if len(self._between) > 1 and _CENSUS_TIME_FRACTION * self._spent > began - self._began:
+        if len(self._between) > 1 and _CENSUS_TIME_DIVISOR * self._spent > began - self._began:
             return
         tensors, path = self._look("backward")
         self._between.append((tensors, TimeSpan(began, time.monotonic_ns())))
@@ -110,7 +110,7 @@ class MomentCensuses:
         _running.discard(self)
 
     def found(self, started: int) -> tuple[list[tuple[TensorTable, TimeSpan]], list[ModulePath]]:
-        """Return each census with its time span, and the paths of modules, latest first.
+        """Take one more census; return all, with time spans, and paths of modules, latest first.
 
         Args:
             started: start of the recording, in monotonic nanoseconds.
@@ -140,7 +140,7 @@ def _name() -> None:
 
 
 _MAX_NOTES = 1 << 14
-"""Marks of :meth:`HostRecorder.note` that are kept."""
+"""Number of marks of :meth:`HostRecorder.note` that are kept."""
 _mark_numbers = itertools.count()
 """Shared by all recordings, as they share the native log."""
 
@@ -185,7 +185,7 @@ class HostRecorder:
         self._mark(name)
 
     def note(self, name: str) -> None:
-        """Mark this moment for our own use; only the latest of very many marks are kept."""
+        """Mark this moment for our own use; only the latest :data:`_MAX_NOTES` marks are kept."""
         self._latest.append(self._mark(name))
         if len(self._latest) > _MAX_NOTES:
             self._marks.pop(self._latest.popleft(), None)

@@ -128,8 +128,8 @@ def request(
             )
         return keras_request(target, spec, **of_keras)
     check_options(of_keras)
-    asked = program(target, script_args)
-    job = Job(asked.name, asked, Variant({}, own), "torch", search_path())
+    found = program(target, script_args)
+    job = Job(found.name, found, Variant({}, own), "torch", search_path())
     job = replace(job, steps=steps, world_size=world_size, of_keras=of_keras)
     return StepsRequest(job, spec, settings)
 

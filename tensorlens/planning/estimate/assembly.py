@@ -72,7 +72,7 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
 
 
 def _name_inputs(trace: Trace) -> None:
-    """Name the inputs that no model or optimizer holds."""
+    """Name the inputs: blocks without a label that no module and no phase of a step made."""
     log, index = trace.log, EventIndex(trace.log)
     for row, label in trace.inputs.items():
         site = index.site(row)
@@ -160,7 +160,7 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[E
 
 
 def _batch(log: EventLog, device: str) -> int | None:
-    """Return the most common first dimension of the inputs; those of one dimension count last."""
+    """Return the most common first dimension of inputs, of one-dimensional ones only if all are."""
     number = log.devices.index(device)
     rows = zip(log.label, log.device, strict=True)
     labels = [log.labels[label] for label, where in rows if label >= 0 and where == number]

@@ -24,8 +24,8 @@ _RATIO = 16
 """Largest ratio of the next batch to the last one that fits."""
 
 _LAST_LINEAR_TRY = 6
-"""While all fit, the third to this try follow a line through the figures; in other tries the batch
-at least doubles."""
+"""While all fit, the tries that follow the third to this one go by a line through the figures; in
+other tries the batch at least doubles."""
 
 
 def largest_that_fits(
@@ -77,7 +77,7 @@ def largest_that_fits(
 
 
 def _reach(tried: Mapping[int, int | None], fitting: int, capacity: int) -> int:
-    """Return the batch at which a line through ``fitting`` and a neighbour meets the capacity."""
+    """Return the batch that fills the capacity at the growth between neighbours of ``fitting``."""
     known = {number: nbytes for number, nbytes in tried.items() if nbytes is not None}
     numbers = sorted(known)
     place = numbers.index(fitting)

@@ -194,10 +194,10 @@ def sum_rows(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[SumR
     if cached:
         yield _signed(cached, "held in segments beyond that")
     yield SumRow("=", "reserved at the peak", estimate.peak_reserved)
-    given_back = estimate.least_capacity.point - estimate.peak_reserved
-    if given_back:
-        label = "cached, returned when needed" if given_back < 0 else "up to whole segments"
-        yield _signed(given_back, label)
+    difference = estimate.least_capacity.point - estimate.peak_reserved
+    if difference:
+        label = "cached, returned when needed" if difference < 0 else "up to whole segments"
+        yield _signed(difference, label)
         yield SumRow("=", "minimum that fits", estimate.least_capacity.point)
     for term in estimate.terms:
         if term.apart and term.nbytes.high:

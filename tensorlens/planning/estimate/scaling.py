@@ -21,7 +21,8 @@ from tensorlens.units import format_bytes
 _MAX_ERROR = 0.003
 """Largest relative error of a confirmed curve; blocks are rounded."""
 _MAX_LINE_ERROR = 0.02
-"""Largest relative error of a line that is preferred to an unconfirmed parabola."""
+"""Largest relative error of a line that is preferred to an unconfirmed parabola, and of a parabola
+at the largest run if it is fitted to the others."""
 _MAX_SPREAD = 16
 """Largest ratio of the largest to the least value of three runs that confirm a curve."""
 _MIN_TERM = 0.001
@@ -98,7 +99,7 @@ def _parabola(low: tuple[int, int], middle: tuple[int, int], high: tuple[int, in
 
 
 def _without_rounding(line: Curve, largest: tuple[int, int]) -> Curve:
-    """Drop terms that are negligible at the largest peak, or negative."""
+    """Return the largest run's peak as a constant if the line rises negligibly to it, or falls."""
     value, peak = largest
     if line.linear * value < _MIN_TERM * peak:
         return Curve(float(peak))

@@ -197,14 +197,15 @@ def least_capacity(
 ) -> int:
     """Return the least capacity in which all requests of a device have room, by bisection.
 
-    It lies between the requested peak and the peak reserved with unlimited memory.
+    It lies between the requested peak, in torch the allocated one, and the peak reserved with
+    unlimited memory.
     """
     requests = _requests(trace, device, trace.log.size.__getitem__ if size is None else size)
-    step = max(reserved // _RESOLUTION // _UNIT, 1) * _UNIT
+    grain = max(reserved // _RESOLUTION // _UNIT, 1) * _UNIT
     is_tensorflow = trace.framework == "tensorflow"
 
-    def fits(steps: int | None) -> SimulatedAllocator | None:
-        capacity = None if steps is None else steps * step
+    def fits(grains: int | None) -> SimulatedAllocator | None:
+        capacity = None if grains is None else grains * grain
         allocator: SimulatedAllocator = (
             BFCAllocator(capacity, collects=True)
             if is_tensorflow
@@ -220,20 +221,20 @@ def least_capacity(
     assert unlimited is not None
     figures = unlimited.figures
     if is_tensorflow:
-        too_little = -(-figures.requested.peak // step) - 1
+        too_little = -(-figures.requested.peak // grain) - 1
         enough = too_little + 1
         while fits(enough) is None:
             too_little, enough = enough, max(2 * enough, 1)
     else:
-        too_little = figures.allocated.peak // step - 1
-        enough = -(-figures.reserved.peak // step)
+        too_little = figures.allocated.peak // grain - 1
+        enough = -(-figures.reserved.peak // grain)
     while enough - too_little > 1:
         middle = (too_little + enough) // 2
         if fits(middle) is None:
             too_little = middle
         else:
             enough = middle
-    return min(enough * step, reserved)
+    return min(enough * grain, reserved)
 
 
 def _requests(trace: Trace, device: str, size: SizeOf) -> Sequence[tuple[int, int]]:

@@ -156,7 +156,7 @@ def _code(recorded: RecordedSteps, name: str, *, by_graph: bool, is_list: bool) 
 
 
 def zero_grad_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Yield the change that frees gradients before forward, if they are freed after it."""
+    """Yield the change that frees gradients before forward, if they are there once it begins."""
     replay, moved = recorded.replay(), 0
     for row in recorded.allocations():
         end = recorded.end(row)

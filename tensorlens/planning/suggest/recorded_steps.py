@@ -143,7 +143,7 @@ class RecordedSteps:
 
     @cached_property
     def steps(self) -> Sequence[range]:
-        """The steps, by the marks ``step 1``, ``step 2``, ..., else by those of optimizers.
+        """The steps, by the marks ``step 1``, ``step 2``, ..., else by :attr:`optimizer_steps`.
 
         A graph, whose phases overlap, is one step. Events after the last step are a step of their
         own if forward runs again.

@@ -76,9 +76,9 @@ class RepeatedBlocks:
         for row in rows:
             if phase(row) == "backward" and (block := self.number_of(row)) >= 0:
                 backward_rows.setdefault(block, []).append(row)
-        recorded = (row for row in rows if row >= log.starts)
+        events = (row for row in rows if row >= log.starts)
         runs = ranges_by_key(
-            recorded, lambda row: self.number_of(row) if phase(row) == "forward" else -1
+            events, lambda row: self.number_of(row) if phase(row) == "forward" else -1
         )
         forward = [(block, span) for block, span in runs if block >= 0]
         found = []
@@ -121,7 +121,7 @@ def _natural_key(path: str) -> list[tuple[int, str]]:
 
 
 def keep_inputs(recorded: RecordedSteps, replay: Replay, calls: Sequence[Call]) -> dict[int, int]:
-    """Keep the input of each call until its backward has ended; map its row to that row."""
+    """Keep each call's input until its backward has ended; map its row to that end."""
     inputs: dict[int, int] = {}
     for call in calls:
         row = _input_of(recorded, call)

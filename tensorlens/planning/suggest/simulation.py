@@ -138,7 +138,7 @@ def _autocast(device: str) -> Suggestion:
 
 
 def _computes_in_float32(recorded: RecordedSteps) -> bool:
-    """Tell whether half of the activations at the peak would be a notable saving."""
+    """Tell whether no low precision is used, and half of the peak's activations is notable."""
     if recorded.facts.has_low_precision:
         return False
     activations = sum(

@@ -1,7 +1,7 @@
 """Checkpoint files of a run without data.
 
-What the program saves is not written to disk, but loaded again from memory. Files of safetensors
-are mapped, so that no page is touched.
+Objects that the program saves are not written to disk; ``torch.load`` finds them in memory. Files
+of safetensors are mapped, so that no page is touched.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _SavedFiles:
 
     def __init__(self) -> None:
         self._saved: dict[Any, tuple[Any, Any]] = {}
-        """File as given, whose identity it keeps, and saved object, by place."""
+        """Place to the file as given, held so that its ``id()`` stays its own, and saved object."""
         self._opened: WeakSet[Any] = WeakSet()
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
@@ -107,7 +107,7 @@ class _SavedFiles:
     def open(
         self, original: Callable[..., Any], file: Any, mode: Any = "r", *args: Any, **kwargs: Any
     ) -> Any:
-        """Open a file; beside its place, until it is closed, for binary writing."""
+        """Open a file; for binary writing, open another, which replaces it when closed."""
         writes = isinstance(mode, str) and {*mode} >= {"w", "b"} and "opener" not in kwargs
         place = Path(_place(file)) if writes and isinstance(_place(file), str) else None
         if place is None or (place.exists() and not place.is_file()):

@@ -204,8 +204,8 @@ class Reducer(NoOp):
                 view = buffer.as_strided(parameter.size(), parameter.stride(), offset)
                 offset += parameter.numel()
                 if gradient_as_bucket_view:
-                    place = partial(_set_gradient, view=view)
-                    parameter.register_post_accumulate_grad_hook(place)
+                    use_view = partial(_set_gradient, view=view)
+                    parameter.register_post_accumulate_grad_hook(use_view)
 
 
 def _set_gradient(parameter: Any, view: Any) -> None:

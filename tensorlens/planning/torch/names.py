@@ -144,7 +144,7 @@ class InputNames:
         """Code objects, kept alive so that addresses stay unique."""
 
     def name(self, frame: FrameType | None) -> str | None:
-        """Return ``images`` for ``images.cuda()``, or the assigned variable, else the expression.
+        """Return the assigned variable, or ``images`` for ``images.cuda()``, else the expression.
 
         None in an ``__init__``, which makes weights, and in torch's layers and optimizers.
         """

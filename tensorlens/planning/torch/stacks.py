@@ -18,7 +18,7 @@ from tensorlens.user_code import is_foreign
 
 
 class ProgramStacks:
-    """Nodes of the stacks that run, of frames inside of :meth:`call_program`.
+    """Adds the running stacks to a tree, with the frames inside of :meth:`call_program` as nodes.
 
     Calls of ``torch.nn.Module`` are followed while it is entered.
     """

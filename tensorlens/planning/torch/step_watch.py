@@ -243,7 +243,7 @@ def _own_checkpoints(models: Sequence[torch.nn.Module]) -> str:
     if not models or not all(map(_supports_checkpoints, models)):
         return ""
     is_trained = all(each.requires_grad for model in models for each in model.parameters())
-    # reentrant checkpoints, the default before transformers 5, pass no gradient to frozen inputs
+    # reentrant checkpoints, transformers' default before 5, need an input that requires a gradient
     return f"gradient_checkpointing_enable({'' if is_trained else _NOT_REENTRANT})"
 
 

@@ -86,7 +86,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if here.op is not None:
             self._resized(storage)
         else:
-            # called by the program; intercepted() has the frame between
+            # called by the program; intercepted() adds the frame between
             here.frame, here.place, here.grad = sys._getframe(2), None, False
             self._resized(storage)
             here.frame = None

@@ -1,7 +1,7 @@
 """Global settings of frameworks: read in the asking process and set in its trials' processes.
 
-Only imported frameworks have settings. Public functions read and set them; values are plain, so
-that they can be pickled without the framework.
+Only imported frameworks have settings, most of them read and set by a framework's public functions.
+Values are plain, so that they can be pickled without the framework.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Setting(NamedTuple):
     """One setting of a framework."""
 
     name: str
-    """Name of the function that returns it, with the framework in front."""
+    """Name of the function that returns it, or of its attribute, with the framework in front."""
     read: Callable[[Any], Any]
     """Returns its plain value, given the framework."""
     write: Callable[[Any, Any], Any]
@@ -44,11 +44,11 @@ class _Setting(NamedTuple):
 
 def _pair(getter: str, setter: str, default: Any) -> _Setting:
     _, _, path = getter.partition(".")
-    beside = f"{path.rpartition('.')[0]}.{setter}".lstrip(".")
+    setter_path = f"{path.rpartition('.')[0]}.{setter}".lstrip(".")
     return _Setting(
         getter,
         lambda framework: attrgetter(path)(framework)(),
-        lambda framework, value: attrgetter(beside)(framework)(value),
+        lambda framework, value: attrgetter(setter_path)(framework)(value),
         default,
     )
 
@@ -61,7 +61,7 @@ def _threads(kind: str) -> _Setting:
 
 
 def _flag(name: str) -> _Setting:
-    """Return the setting of an attribute of cuDNN."""
+    """Return the setting of an attribute of ``torch.backends.cudnn``."""
     return _Setting(
         f"torch.backends.cudnn.{name}",
         lambda torch: getattr(torch.backends.cudnn, name),

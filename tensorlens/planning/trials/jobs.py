@@ -170,8 +170,8 @@ class Measurement:
     held_ahead: int | None = None
     """Bytes that loaders with workers hold when their queues are full."""
     step_peaks: tuple[int, ...] = ()
-    """Peaks of the set-up with one step, for each step after the warm-up; of TensorFlow's CPU
-    allocator only."""
+    """The larger of the peaks of the set-up and of a step, for each step after the warm-up; of
+    TensorFlow's CPU allocator only."""
     notes: tuple[str, ...] = ()
     at_peak: Mapping[str, str] = field(default_factory=dict)
     """As :attr:`tensorlens.planning.compare.result.Outcome.at_peak`."""

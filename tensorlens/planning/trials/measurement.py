@@ -35,7 +35,7 @@ class TrialHooks:
     program: Callable[[Job], ProgramWithOptions]
     """Returns the program with its options."""
     when_stepped: Callable[[Callable[[], None]], Callable[[], None]]
-    """Calls a function after each optimizer step; returns a function that ends it."""
+    """Calls a function after each step of the first optimizer; returns a function that ends it."""
     refusal: Callable[[BaseException, bool], str | None]
     """Returns the text of the failed request of an out-of-memory error, or None; its second
     argument is whether the job has a limit."""

@@ -17,7 +17,7 @@ from tensorlens.recording.recordings import Recording
 class ProgramRecording:
     """Passes marks on to a meter, and adds them to a recording.
 
-    Steps of a whole program get no marks there: those of its optimizers delimit them.
+    Steps of a whole program get no marks there: the optimizers' steps delimit them.
     """
 
     def __init__(self, meter: Meter, job: Job) -> None:
@@ -38,7 +38,7 @@ class ProgramRecording:
                 step = begin()
             return step
         finally:
-            # while the frames of a whole program exist; it may be ended after its last step
+            # here the exception that ends a whole program still holds its frames
             if step is None:
                 self._end()
 

@@ -24,12 +24,12 @@ from tensorlens.user_code import not_run_by_a_call
 def beginning(job: Job) -> Any:
     """Import or unpack a program and begin it: call its function, or run the script.
 
-    A function without a batch may return a Keras model; the batch is then that of its train step.
+    A function that takes no batch may return a Keras model; its train step then has the batch.
 
     Raises:
         UsageError: the module or function does not exist, or takes no batch.
     """
-    program, options = job.program, job.variant.arguments
+    program, arguments = job.program, job.variant.arguments
     batch, keyword = job.batch, job.batch_argument
     sys.argv = [program.file or program.name, *program.arguments]
     if program.is_script:
@@ -42,12 +42,12 @@ def beginning(job: Job) -> Any:
         return None
     function = _function(program)
     if batch is None:
-        return function(**options)
+        return function(**arguments)
     positional = () if keyword else (batch,)
-    named = {**options, keyword: batch} if keyword else options
-    if _takes(function, *positional, **named) or not _takes(function, **options):
+    named = {**arguments, keyword: batch} if keyword else arguments
+    if _takes(function, *positional, **named) or not _takes(function, **arguments):
         return function(*positional, **named)
-    made = function(**options)
+    made = function(**arguments)
     if not isinstance(made, kinds.model()):
         if not keyword and _takes(function, batch):
             raise UsageError(f"{program.name}: the batch is among its arguments as well")
@@ -183,7 +183,7 @@ class StepRunner:
         """Run a program's steps.
 
         ``begin`` returns the step, which ``call`` runs, or None after a whole program. The steps of
-        a whole program are those of its first optimizer, or one without optimizers.
+        a whole program are those of its first optimizer; without any, the whole is one step.
         """
         step = checked_step(self._begun(begin), program.name)
         if step is None:

@@ -68,11 +68,11 @@ GRAPH_CALL = f"{OWN_MARK}graph call"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment named by the program."""
+    """A moment named by the program, or by us (:data:`OWN_MARK`)."""
 
     name: str
     row: int
-    """Number of events before it, frees included."""
+    """Number of rows before it."""
     time_ns: int
 
 
@@ -134,9 +134,8 @@ class EventLog(RowSequence[Event]):
     """Events in columns, and what they refer to by number; behaves as a sequence of events.
 
     Rows are in order of time; the first ones are :data:`START` rows. Their time is 0 for blocks
-    from before the recording; above 0 the block was made by a dropped event, which has the row's
-    stack and context. ``held`` has the bytes that the allocator set aside for a block, if they are
-    more than ``size`` (a remainder too small to split off).
+    from before the recording; for blocks that a dropped event made it is the time of that event,
+    above 0, and the stack and context are the event's.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]]
@@ -156,7 +155,8 @@ class EventLog(RowSequence[Event]):
     contexts: InternTable[Context] = field(default_factory=InternTable)
     labels: InternTable[Label] = field(default_factory=InternTable)
     held: dict[int, int] = field(default_factory=dict)
-    """Row of an allocation to the bytes set aside for it, if more than ``size``."""
+    """Row of an allocation to the bytes that the allocator set aside for the block, if more than
+    ``size``: with a remainder too small to split off."""
     marks: list[Mark] = field(default_factory=list)
     dropped_marks: list[str] = field(default_factory=list)
     """Names of the marks before which all events were dropped."""
@@ -228,10 +228,10 @@ class EventLog(RowSequence[Event]):
         return log
 
     def adopted(self, other: EventLog, *, threads: int = 0) -> EventLog:
-        """Return another log's events and segments, numbered by this one's stacks and other tables.
+        """Return another log's events and segments, with the numbers of this one's tables.
 
-        Missing stacks, contexts and labels are added. Numbers of threads other than the recording's
-        own go on from ``threads``.
+        The tables are stacks, contexts and labels; missing ones are added, and devices keep the
+        other's numbers. Threads other than the recording's own are numbered on from ``threads``.
         """
         log = self.sibling()
         for column in self.COLUMNS:
@@ -346,6 +346,6 @@ class DeferredLog(EventLog):
         return getattr(self, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the log itself."""
+        """Make the log, and pickle it as an :class:`EventLog`."""
         len(self)
         return self.__reduce_ex__(protocol)

@@ -25,14 +25,14 @@ def merge_recordings(parts: Sequence[Recorded], *, same_marks: bool = False) -> 
         return parts[0] if parts else (EventLog(), Origin())
     origins = [origin for _, origin in parts]
     starts = _starts(origins)
-    begun = min(range(len(parts)), key=starts.__getitem__)
-    delays = [start - starts[begun] for start in starts]
+    earliest = min(range(len(parts)), key=starts.__getitem__)
+    delays = [start - starts[earliest] for start in starts]
     notes = [note for origin in origins for note in origin.notes]
     return merge_logs([log for log, _ in parts], delays, same_marks=same_marks), replace(
         origins[0],
         source=_sources(origins),
-        started=origins[begun].started,
-        started_ns=origins[begun].started_ns,
+        started=origins[earliest].started,
+        started_ns=origins[earliest].started_ns,
         dropped=sum(origin.dropped for origin in origins),
         dropped_peaks=_dropped_peaks(parts),
         notes=tuple(dict.fromkeys(notes)),
@@ -56,7 +56,7 @@ def _sources(origins: Sequence[Origin]) -> Mapping[str, str]:
 
 
 def _dropped_peaks(parts: Sequence[Recorded]) -> Mapping[str, EventLog]:
-    """Return the dropped peaks; those of one device in several recorders cannot be merged."""
+    """Return the dropped peaks, without those of devices that several recorders have."""
     devices = [device for log, _ in parts for device in log.devices]
     return {
         device: log
@@ -111,16 +111,16 @@ def merge_logs(
     return whole
 
 
-def _merge_same_marks(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
-    """Merge marks that are in all columns; some columns may have dropped the first ones.
+def _merge_same_marks(by_log: Sequence[Sequence[Mark]]) -> list[Mark]:
+    """Merge marks that are in all logs; some logs may have dropped the first ones.
 
-    Our own marks are in one column only.
+    Our own marks are in one log only.
     """
-    own_marks = [mark for mark in chain.from_iterable(columns) if mark.name.startswith(OWN_MARK)]
-    given = [[mark for mark in column if not mark.name.startswith(OWN_MARK)] for column in columns]
+    own_marks = [mark for mark in chain.from_iterable(by_log) if mark.name.startswith(OWN_MARK)]
+    given = [[mark for mark in marks if not mark.name.startswith(OWN_MARK)] for marks in by_log]
     merged = []
     for index in range(max(map(len, given), default=0), 0, -1):
-        one, *others = (column[-index] for column in given if len(column) >= index)
+        one, *others = (marks[-index] for marks in given if len(marks) >= index)
         merged.append(replace(one, row=max([one.row, *(each.row for each in others)])))
     return sorted([*merged, *own_marks], key=lambda mark: mark.row)
 

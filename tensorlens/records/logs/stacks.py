@@ -21,7 +21,7 @@ _MAX_CHARACTERS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line on a Python stack."""
+    """One line on a stack: of Python, or in files of torch also of C++."""
 
     filename: str
     lineno: int

@@ -108,7 +108,7 @@ def _block(event: _Event) -> tuple[str, int, int]:
 
 
 class _Scope(NamedTuple):
-    """What a thread runs, by its open ranges: stack, operators, node."""
+    """Stack, operators and node of a thread, by its open ranges."""
 
     stack: int = -1
     op: str | None = None
@@ -117,7 +117,7 @@ class _Scope(NamedTuple):
     is_step: bool = False
 
     def inside(self, event: _Event, stacks: Stacks) -> _Scope:
-        """Return the scope of a range that was opened here."""
+        """Return the scope of a range that was opened in this scope."""
         name = event["name"]
         if event["cat"] == "python_function":
             frame = _frame(name)

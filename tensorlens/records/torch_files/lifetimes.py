@@ -47,7 +47,7 @@ class _Before:
     freed: Sequence[TraceEvent]
     """Frees of blocks from before the trace."""
     waiting: Sequence[TraceEvent]
-    """Blocks freed before the trace that another stream still used."""
+    """Events after which blocks that were freed before the trace may be reused."""
     resident: Sequence[SegmentBlock]
     """Blocks from before the trace that exist at its end."""
     late: Sequence[SegmentBlock]
@@ -68,7 +68,7 @@ def lifetimes(trace: Sequence[TraceEvent], segments: Sequence[Segment], rules: R
         rules: the allocator's rules for splitting blocks.
     """
     if not any(step.kind == FREE for step in trace):
-        # other writers have no event for a free while another stream uses the block
+        # other writers only have the event after which the block may be reused
         trace = [
             each
             for step in trace
@@ -76,6 +76,7 @@ def lifetimes(trace: Sequence[TraceEvent], segments: Sequence[Segment], rules: R
         ]
     before = _open_ends(trace, segments)
     pool = LargePool(segments, rules)
+    # back to the segments at the beginning of the trace
     for step in reversed(trace):
         if step.kind == SEGMENT_ALLOC and not step.mapped:
             pool.remove(step.address)
@@ -86,25 +87,25 @@ def lifetimes(trace: Sequence[TraceEvent], segments: Sequence[Segment], rules: R
 
 def _open_ends(trace: Sequence[TraceEvent], segments: Sequence[Segment]) -> _Before:
     live: set[int] = set()
-    waiting: set[int] = set()
+    not_reusable: set[int] = set()
     touched: set[int] = set()
     freed: list[TraceEvent] = []
-    pending: list[TraceEvent] = []
+    waiting: list[TraceEvent] = []
     for step in trace:
         address = step.address
         if step.kind == ALLOC:
             live.add(address)
-            waiting.discard(address)
+            not_reusable.discard(address)
         elif step.kind == FREE:
             if address in live:
                 live.discard(address)
             elif address not in touched:
                 freed.append(step)
-            waiting.add(address)
+            not_reusable.add(address)
         elif step.kind == FREED:
-            if address not in waiting and address not in touched:
-                pending.append(step)
-            waiting.discard(address)
+            if address not in not_reusable and address not in touched:
+                waiting.append(step)
+            not_reusable.discard(address)
         else:
             continue
         touched.add(address)
@@ -118,7 +119,7 @@ def _open_ends(trace: Sequence[TraceEvent], segments: Sequence[Segment]) -> _Bef
         place = bisect_left(handed_out, address)
         reused = place < len(handed_out) and handed_out[place] < address + block.size
         (late if address in touched or reused else resident).append(block)
-    return _Before(freed, pending, resident, late, list(listed.values()))
+    return _Before(freed, waiting, resident, late, list(listed.values()))
 
 
 def _allocated(segments: Iterable[Segment]) -> Iterable[SegmentBlock]:

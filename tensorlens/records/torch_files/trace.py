@@ -98,7 +98,7 @@ class StackReader:
 
 
 def frame_of(filename: str, lineno: int, function: str) -> Frame:
-    """Return a frame; its path decides whether it is the user's, as the machine is another."""
+    """Return a frame; its path alone tells if it is the user's: its file may not be here."""
     frame = Frame(filename, lineno, function)
     own = not filename.startswith("<frozen") and not _INSTALLED.search(filename)
     return replace(frame, user=frame.is_python and own)
@@ -124,8 +124,8 @@ def _native_context(stack: Sequence[Frame]) -> Context | None:
 
 
 FREED = 6
-"""A further kind of event: a block may be reused. It no longer counts from the earlier
-:data:`~tensorlens.records.logs.events.FREE` on, after which another stream may still use it."""
+"""A further kind of event: a block may be reused. It stopped counting at an earlier
+:data:`~tensorlens.records.logs.events.FREE`; another stream may have used it until now."""
 
 _KINDS = {
     "alloc": ALLOC,
@@ -224,7 +224,7 @@ def device_name(index: int) -> str:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn errors of reading data of another form into that of a damaged file.
+    """Turn the errors that data of another form raise into a FileFormatError.
 
     Raises:
         FileFormatError: the file is damaged.

@@ -101,7 +101,7 @@ def _device(device: DeviceInventory, view: View) -> Iterator[Block]:
 
 
 _LABEL_PARTS = {"gradient": 3, "optimizer": 3}
-"""Role to the last parts of a name that label a box: ``fc.weight.grad``; two for others."""
+"""Role to how many last parts of a name label a box: ``fc.weight.grad``; two for others."""
 _MAX_BOXES = 150
 """Number of the largest tensors and families with boxes of their own."""
 

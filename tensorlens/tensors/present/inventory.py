@@ -133,12 +133,12 @@ def changed_rows(
     sizes = dict(zip(rows, changes.sizes(), strict=True))
     here = [row for row in rows if table.devices[table.device[row]] == device]
 
-    def grown(row: int) -> int:
+    def change(row: int) -> int:
         return sizes[row][1] - sizes[row][0]
 
-    alike = families(table, here, sizes if kind == "grown" else None)
-    shown, hidden = _chosen(alike, view, table, grown)
-    totals = len(here), sum(map(grown, here))
+    grouped = families(table, here, sizes if kind == "grown" else None)
+    shown, hidden = _chosen(grouped, view, table, change)
+    totals = len(here), sum(map(change, here))
     return totals, tuple(_row(table, family, sizes) for family in shown), hidden
 
 

@@ -122,7 +122,7 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
 
 
 def _births(row: TensorRow) -> tuple[str, str, str]:
-    """Return the line that allocated a tensor, short and in full, and the line of the model."""
+    """Return a tensor's line in short, the model's if known, then both its lines in full."""
     born, model = row.first.born, row.first.model_line
     if row.lines > 1:
         several = counted(row.lines, "line")

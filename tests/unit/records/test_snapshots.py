@@ -169,3 +169,10 @@ def test_a_file_is_loaded_by_its_path(tmp_path) -> None:
     assert load(path) == load(str(path)) == snapshot
     with pytest.raises(TensorlensError, match="there is no file"):
         load(tmp_path / "b.json")
+
+
+def test_names_below_a_name_that_is_missing_are_damage():
+    data = json.loads(SNAPSHOT.to_json())
+    data["tensors"]["names"]["parents"][2] = 99
+    with pytest.raises(FileFormatError, match="^damaged snapshot: "):
+        Snapshot.from_dict(data)

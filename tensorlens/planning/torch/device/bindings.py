@@ -237,7 +237,7 @@ def _install_cudnn() -> None:
     torch._C._cudnn = stand_in
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
     module._cudnn = stand_in
-    # in some releases the package has no attribute of this name, or a setting
+    # by import: the attribute ``rnn`` of the package is missing or a setting in some releases
     rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
     rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
     module._init = lambda: True

@@ -40,8 +40,8 @@ _HIDDEN_SIZE = 10
 class CpuScratch:
     """The ``ScratchRule`` of a tracker for convolutions, recurrent layers and 16-bit products.
 
-    oneDNN, which runs them, requests memory from torch's CPU allocator by the processor's features.
-    No rule gives the size, but the estimate is for this processor. Products in float32 take none.
+    oneDNN, which runs them, takes memory from torch's CPU allocator. Its size depends on the
+    processor and follows no rule, but the estimate is for this one. Products in float32 take none.
     If a convolution or a recurrent layer is too large to run, its scratch is extrapolated from
     smaller batches or shorter sequences, as it is linear in them. That of larger products is
     unknown, and taken as 0.

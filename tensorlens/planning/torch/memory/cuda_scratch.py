@@ -93,9 +93,9 @@ def cublas_workspace(card: Card, environment: Mapping[str, str]) -> int:
     """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
 
     The size that ``CUBLAS_WORKSPACE_CONFIG`` sets; else 32 MiB on cards of capability 9, 10 and 12
-    (pytorch pull request 175344) and 8,519,680 (``:4096:2:16:8``) on others. That is torch 2.12 and
-    2.13, whichever is installed: before, only capability 9 has the large one; from 2.14 on, 11 has
-    it too (pull request 189312).
+    (pytorch pull request 175344) and 8,519,680 (``:4096:2:16:8``) on others. This is the rule of
+    torch 2.12 and 2.13, applied to every release: before, only capability 9 has the large one; from
+    2.14 on, 11 has it too (pull request 189312).
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pieces:

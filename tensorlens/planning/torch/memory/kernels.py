@@ -130,7 +130,7 @@ def _loss(call: Call) -> Iterator[Scratch]:
 
 
 def _sum(call: Call) -> Iterator[Scratch]:
-    """Yield the cast copy of a sum (ReduceOpsUtils.h), and the buffer of a sum over columns."""
+    """Yield the cast copy of a sum (ReduceOpsUtils.h), and the buffer of sums of columns."""
     source, dtype = call.args[0], call.result.dtype
     if dtype != source.dtype and not (source.dtype in HALVES and dtype == torch.float32):
         yield scratch(source.numel() * dtype.itemsize, "cast copy")
@@ -191,7 +191,7 @@ def _put(call: Call) -> Iterator[Scratch]:
 
 
 def _sort(call: Call) -> Iterator[Scratch]:
-    # Sort.cpp: up to 4096 are sorted in place; more take keys and indices twice
+    # Sort.cpp: up to 4096 are sorted in place; more take a key and two indices for each element
     source = call.args[0]
     dim = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", -1)
     if source.dim() and source.shape[dim] > 4096:

@@ -41,7 +41,7 @@ def _count(mask: Any, what: str) -> tuple[int, Any]:
 
 
 def warn_of_size(what: str, count: int, most: int | None = None) -> None:
-    """Warn that the size of an operator's result was assumed; ``most`` is 0 if unknown."""
+    """Warn that a result's size was assumed; ``most`` is 0 if unknown, None if it is ``count``."""
     if most is None or most == count:
         taken, may = f"all {count:,}", "less"
     else:

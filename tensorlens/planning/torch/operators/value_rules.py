@@ -129,18 +129,18 @@ def _multinomial(tensor: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     return _round_robin_along(-1, tensor, args[0].shape[-1])
 
 
-def _uniform(value: bool, tensor: Any, *_: Any) -> Any:
+def _expanded(value: bool, tensor: Any, *_: Any) -> Any:
     return torch.tensor(value).expand(tensor.shape)
 
 
 def _different(tensor: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return _uniform(args[0] is not args[1], tensor)
+    return _expanded(args[0] is not args[1], tensor)
 
 
 _ROUND_ROBIN = Rule(_round_robin, assumed=True)
 _FULL = Rule(_full)
-_HOLDS = Rule(partial(_uniform, True), assumed=True, any_size=True)
-_ALL_FALSE = Rule(partial(_uniform, False), any_size=True)
+_HOLDS = Rule(partial(_expanded, True), assumed=True, any_size=True)
+_ALL_FALSE = Rule(partial(_expanded, False), any_size=True)
 _ZEROS, _ONES = Rule(partial(_filled, 0)), Rule(partial(_filled, 1))
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys((_aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.zero_), _ZEROS),
@@ -160,6 +160,6 @@ _RULES: dict[Any, Rule] = {
     _aten.multinomial: Rule(_multinomial, assumed=True),
     **dict.fromkeys((_aten.eq, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isclose), _HOLDS),
     _aten.ne: Rule(_different, assumed=True, any_size=True),
-    _aten.isfinite: Rule(partial(_uniform, True), any_size=True),
+    _aten.isfinite: Rule(partial(_expanded, True), any_size=True),
     **dict.fromkeys((_aten.isnan, _aten.isinf), _ALL_FALSE),
 }

@@ -199,7 +199,7 @@ class Offload(Option):
             raise CannotApply("offload: the tensors are on the CPU already, no accelerator is used")
 
     def stepping(self) -> AbstractContextManager[Any]:
-        """Enter it."""
+        """Return the context in which saved tensors go to the host."""
         context: AbstractContextManager[Any] = torch.autograd.graph.save_on_cpu(pin_memory=True)
         return context
 

@@ -145,7 +145,7 @@ class Accumulate(Option):
         return in_parts
 
     def _zero_grad(self, zero_grad: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call it before the first part and after the last one alone."""
+        """Call it in the first part before the optimizer steps, in the last part after that."""
         is_first = self._part == 0 and not self._stepped
         is_last = self._part == self.value - 1 and self._stepped
         return zero_grad(*args, **kwargs) if is_first or is_last else None
