@@ -174,5 +174,5 @@ def test_a_file_is_loaded_by_its_path(tmp_path) -> None:
 def test_names_below_a_name_that_is_missing_are_damage():
     data = json.loads(SNAPSHOT.to_json())
     data["tensors"]["names"]["parents"][2] = 99
-    with pytest.raises(FileFormatError, match="^damaged snapshot: "):
+    with pytest.raises(FileFormatError, match=r"^damaged snapshot: "):
         Snapshot.from_dict(data)
