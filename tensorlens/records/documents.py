@@ -162,9 +162,9 @@ class Document(Shown):
 
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""
-        from tensorlens.render import formats
+        from tensorlens.render import flat
 
-        return formats.csv_text(self)
+        return flat.csv_text(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a DataFrame, sizes in bytes.
@@ -172,9 +172,9 @@ class Document(Shown):
         Raises:
             ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
         """
-        from tensorlens.render import formats
+        from tensorlens.render import flat
 
-        return formats.to_pandas(self)
+        return flat.to_pandas(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:

@@ -6,14 +6,13 @@ attach(
     __name__,
     {
         "figures": ("device_names", "device_sources", "duration", "size"),
+        "flat": ("csv_text", "to_pandas"),
         "formats": (
             "ENDINGS",
             "RECORDING_ENDINGS",
             "checked_ending",
-            "csv_text",
             "file_content",
             "save",
-            "to_pandas",
         ),
         "html": ("fragment", "html_page", "markup"),
         "pictures": ("Box", "TREEMAP_HEIGHT", "TREEMAP_WIDTH", "Treemap", "rectangles"),

@@ -1,27 +1,18 @@
-"""The formats of a report: the endings of files and what writes each, CSV, and tables of pandas.
-
-What writes text or HTML is imported when it is asked for.
-"""
+"""The formats of a report: the endings of files, and what writes each, imported when asked for."""
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import os
 from collections.abc import Sequence
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.render.shown import permitted
-from tensorlens.render.source import spreadsheet_text
 
 if TYPE_CHECKING:
-    import pandas
-
     from tensorlens.render.blocks import Block
     from tensorlens.render.shown import Shown, View
 
@@ -35,6 +26,7 @@ RECORDING_ENDINGS = (
 READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
 """Endings that ``tensorlens.load()`` reads."""
 _WRITERS = {
+    "csv": "tensorlens.render.flat",
     "html": "tensorlens.render.html",
     "txt": "tensorlens.render.text",
 }
@@ -80,6 +72,8 @@ def file_content(record: Any, ending: str, view: View | None = None) -> str | by
     if ending == "json":
         return f"{record.to_json()}\n"
     if ending == "csv":
+        from tensorlens.render.flat import csv_text
+
         return csv_text(record)
     if ending == "html":
         from tensorlens.render.html import html_page
@@ -182,52 +176,3 @@ def write_whole(target: Path, content: bytes) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def csv_text(record: Shown) -> str:
-    """Return a header row and the rows of a record as RFC 4180 says; rows end in CR LF.
-
-    A line report has one row per function, line and device; a snapshot one per tensor; a
-    difference one per change; a recording one per event; a leak report one per leak; an estimate
-    one per figure; an input queue one for the whole, one per part and one per worker; a plan one
-    per batch size and shape; a comparison one per option; suggestions one per change.
-    Unknown values are empty. Text is made printable, one line each, after an apostrophe if a
-    spreadsheet would take it for a formula.
-    """
-    record = permitted(record)
-    table = record.presenter().rows(record)
-    text = io.StringIO()
-    # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(table.columns)
-    cell = cache(spreadsheet_text)
-    writer.writerows(
-        [cell(each) if isinstance(each, str) else each for each in row] for row in table.rows
-    )
-    return text.getvalue()
-
-
-def to_pandas(record: Shown) -> pandas.DataFrame:
-    """Return the rows of CSV as a DataFrame, texts unchanged and ``<NA>`` for unknown values.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
-    record = permitted(record)
-    table = record.presenter().rows(record)
-    values = dict(zip(table.columns, zip(*table.rows, strict=True), strict=False))
-    kinds = {
-        **dict.fromkeys(table.unsigned, "UInt64"),
-        **dict.fromkeys(table.fractions, "Float64"),
-        **dict.fromkeys(table.texts, "string"),
-    }
-    return pandas.DataFrame(
-        {
-            name: pandas.array(list(values.get(name, ())), dtype=kinds.get(name, "Int64"))
-            for name in table.columns
-        }
-    )
