@@ -203,10 +203,11 @@ def _table(report: LoopReport, device: str, *, has_peaks: bool) -> Table:
         if is_validated:
             validation = epoch.validation.get(device)
             cells.append("" if validation is None else size(_known(validation.peak)))
-        cells.append(size(_known(level.allocated)))
-        cells.append("" if before is None else size(level.allocated - before, signed=True))
+        now = _known(level.allocated)
+        cells.append(size(now))
+        cells.append("" if before is None or now is None else size(now - before, signed=True))
         rows.append(Row(tuple(cells)))
-        before = level.allocated if level.allocated >= 0 else None
+        before = now
     hidden = len(rows) - _MOST_ROWS
     if hidden > 0:
         fold = Fold(f"{hidden} more epochs", ())

@@ -127,11 +127,12 @@ class Follower:
 
     def begin(self, kind: str) -> None:
         """Begin a loop; inside a running ``fit``, ``evaluate`` is its validation."""
-        if self._is_here() and kind == EVALUATE:
+        is_validation = self._is_here() and kind == EVALUATE and self._loops[0].kind == FIT
+        # an exception ended the loops that are left
+        del self._loops[1 if is_validation else 0 :]
+        if is_validation:
             self._take(None)
         else:
-            # an exception ended the loops that are left
-            self._loops.clear()
             self._region.begin()
         self._loops.append(_Loop(kind))
 

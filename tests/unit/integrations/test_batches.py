@@ -148,6 +148,38 @@ def test_fit_ended_by_an_exception_is_forgotten(script: Script, follower: Follow
     assert report.peak("cpu") == (4, report.epochs[0])
 
 
+def test_evaluate_ended_by_an_exception_is_forgotten(script: Script, follower: Follower) -> None:
+    follower.begin(EVALUATE)
+    follower.batch_begins(0)
+    script.set(3, 9)
+    follower.begin(EVALUATE)
+    follower.batch_begins(0)
+    script.set(3, 4)
+    follower.batch_ends(0)
+    report = follower.end(EVALUATE)
+    assert report is not None
+    assert report.peak("cpu") == (4, report.epochs[0])
+    assert script.thread is None
+
+
+def test_validation_ended_by_an_exception_is_forgotten(script: Script, follower: Follower) -> None:
+    follower.begin(FIT)
+    follower.epoch_begins(3)
+    follower.begin(EVALUATE)
+    follower.batch_begins(0)
+    script.set(3, 9)
+    for _ in range(2):
+        follower.begin(EVALUATE)
+        follower.batch_begins(0)
+        script.set(3, 4)
+        follower.batch_ends(0)
+        assert follower.end(EVALUATE) is None
+    epoch = follower.epoch_ends()
+    assert epoch is not None
+    assert epoch.number == 3
+    assert epoch.validation == {"cpu": EpochLevel(3, 4, (0, 0))}
+
+
 def test_batches_of_another_thread_are_left_out(script: Script, follower: Follower) -> None:
     follower.begin(FIT)
     follower.epoch_begins(0)
@@ -269,6 +301,23 @@ def test_the_text_of_a_fit(script: Script, follower: Follower) -> None:
         "  ──────────────────────────────────────────────────────",
         "      1        3  6.00 KiB         3    2.00 KiB",
         "      2        3  6.00 KiB         3    2.00 KiB    +1 B",
+    ]
+
+
+def test_change_from_or_to_an_unknown_level_is_left_out(script: Script) -> None:
+    follower = Follower(script)
+    follower.begin(FIT)
+    for number, level in enumerate([50, -1, 60, 64]):
+        follower.epoch_begins(number)
+        follower.batch_begins(0)
+        script.set(level, 100)
+        follower.batch_ends(0)
+        follower.epoch_ends()
+    assert [line.split() for line in str(follower.end(FIT)).splitlines()[-4:]] == [
+        ["1", "1", "100", "B", "1", "50", "B"],
+        ["2", "1", "100", "B", "1", "n/a"],
+        ["3", "1", "100", "B", "1", "60", "B"],
+        ["4", "1", "100", "B", "1", "64", "B", "+4", "B"],
     ]
 
 
