@@ -180,7 +180,7 @@ class _Keys:
             if key == "s":
                 self._view.sort_on()
             elif key == " ":
-                self._view.take_census()
+                self._view.look(census=True)
             elif key == "t":
                 file = _free_name(f"snapshot-{self._process.pid}", "json")
                 self._view.message = self._process.ask(Ask.SNAPSHOT, file=file)["text"]

@@ -53,6 +53,7 @@ attach(
         "client": ("ServedProcess", "ProcessEnded", "SCRIPT", "serving"),
         "protocol": ("Ask",),
         "server": ("Session",),
+        "steps": ("StepCounter",),
         "view": ("ProcessView",),
     },
 )

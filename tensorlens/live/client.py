@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.guards import reason
 from tensorlens.live import VARIABLE, asks_to_serve
-from tensorlens.live.protocol import VERSION, Ask, Channel, addresses, connect, require_unix
+from tensorlens.live.protocol import VERSION, Ask, addresses, receive, require_unix, send
 from tensorlens.ranks import current_rank
 
 _REPLY_SECONDS = 30.0
@@ -38,7 +38,7 @@ class ServedProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._channel = _channel(pid)
+        self._connection = _connect(pid)
 
     def ask(self, ask: Ask, **options: Any) -> dict[str, Any]:
         """Return the reply to a request.
@@ -48,19 +48,18 @@ class ServedProcess:
             TensorlensError: it refuses, does not answer, or runs another tensorlens.
         """
         try:
-            self._channel.send({"ask": ask, **options})
-            reply = self._channel.receive()
-        except TimeoutError:
+            send(self._connection, {"ask": ask, **options})
+            has_answered = self._connection.poll(_REPLY_SECONDS)
+            reply = receive(self._connection) if has_answered else None
+        except (OSError, EOFError, ValueError):
+            raise self._ended_error() from None
+        if reply is None:
             # a late reply must not be taken for that to the next request
-            self._channel.close()
-            self._channel = _channel(self.pid)
+            self._connection.close()
+            self._connection = _connect(self.pid)
             raise TensorlensError(
                 f"process {self.pid} does not answer: it may be stopped, or busy outside of Python"
-            ) from None
-        except (OSError, ValueError):
-            reply = None
-        if reply is None:
-            raise self._ended_error()
+            )
         version = reply.pop("version", None)
         if version != VERSION:
             raise TensorlensError(f"process {self.pid} runs another release of tensorlens")
@@ -80,13 +79,13 @@ class ServedProcess:
 
     def close(self) -> None:
         """Close the connection."""
-        self._channel.close()
+        self._connection.close()
 
 
 def serving() -> list[int]:
     """Return the processes of this user that have a socket."""
     require_unix()
-    names = {path.stem for path in addresses(os.geteuid(), None)}
+    names = {path.stem for path in addresses(os.geteuid(), None, {})}
     return sorted(int(name) for name in names if name.isdigit() and psutil.pid_exists(int(name)))
 
 
@@ -110,7 +109,7 @@ def _with_rank(pid: int) -> str:
     return str(pid) if rank is None else f"{pid} ({rank})"
 
 
-def _channel(pid: int) -> Channel:
+def _connect(pid: int) -> Connection:
     require_unix()
     process = _process(pid)
     uid = os.geteuid() if process is None else _owner(process)
@@ -126,8 +125,7 @@ def _channel(pid: int) -> Channel:
         connection = inject(pid, lambda: _connection(pid, found()))
     if connection is None:
         raise TensorlensError(_reason(process, pid, found(), environment))
-    connection.settimeout(_REPLY_SECONDS)
-    return Channel(connection)
+    return connection
 
 
 def _process(pid: int) -> psutil.Process | None:
@@ -156,10 +154,10 @@ def _environment(process: psutil.Process) -> Mapping[str, str]:
         return {}
 
 
-def _connection(pid: int, paths: Sequence[Path]) -> socket.socket | None:
+def _connection(pid: int, paths: Sequence[Path]) -> Connection | None:
     for path in paths:
         try:
-            return connect(path)
+            return Client(os.fspath(path))
         except ConnectionRefusedError:
             continue
         except OSError as error:
@@ -205,7 +203,7 @@ _START_SECONDS = 10.0
 _PAUSE = 0.05
 
 
-def inject(pid: int, try_connect: Callable[[], socket.socket | None]) -> socket.socket:
+def inject(pid: int, try_connect: Callable[[], Connection | None]) -> Connection:
     """Make a process serve and return a connection to it.
 
     Args:

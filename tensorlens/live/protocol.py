@@ -1,4 +1,4 @@
-"""Protocol between watcher and job: lines of JSON over a Unix socket private to its user."""
+"""Protocol between watcher and job: JSON over a Unix socket private to its user."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +19,18 @@ from tensorlens.errors import TensorlensError
 from tensorlens.folders import temporary_folder
 from tensorlens.lines.region import DeviceLevel
 
-VERSION = 2
+VERSION = 3
 """Raise it with every change of a reply's fields."""
 _LONGEST = 1 << 24
-"""Maximum bytes of a line."""
+"""Maximum bytes of a message."""
 
 
 class Ask(StrEnum):
     """Requests."""
 
-    LEVELS = "levels"
-    LINES = "lines"
-    TENSORS = "tensors"
+    LOOK = "look"
     SNAPSHOT = "snapshot"
     RECORD = "record"
-
-
-class Sort(StrEnum):
-    """Orders of lines."""
-
-    NOW = "now"
-    MOST = "most"
-    BLOCKS = "blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,38 +107,37 @@ class TensorTotals:
     notes: tuple[str, ...]
 
 
-class Channel:
-    """One end of a connection."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a process tells."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._lines = connection.makefile("rb")
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: the other end is gone, or reads nothing.
-        """
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None if the stream ends before a complete one.
-
-        Raises:
-            OSError: the other end is gone, or sends nothing.
-            ValueError: it sends something else.
-        """
-        line = self._lines.readline(_LONGEST)
-        return dict(json.loads(line)) if line.endswith(b"\n") else None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._lines.close()
-        self._connection.close()
+    levels: JobLevels
+    lines: LineTotals
+    tensors: TensorTotals | None
+    """None if no census was asked for."""
 
 
-_RUNTIME, _NAME = "XDG_RUNTIME_DIR", "tensorlens"
+def send(connection: Connection, message: Mapping[str, Any]) -> None:
+    """Send a message.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    connection.send_bytes(json.dumps(message).encode())
+
+
+def receive(connection: Connection) -> dict[str, Any]:
+    """Return the next message.
+
+    Raises:
+        EOFError: the other end is gone.
+        OSError: the other end is gone, or sends something else.
+        ValueError: it sends something else.
+    """
+    return dict(json.loads(connection.recv_bytes(_LONGEST)))
+
+
+_NAME = "tensorlens-live"
 _PRIVATE_FOLDER, _PRIVATE_SOCKET = 0o700, 0o600
 
 
@@ -170,58 +160,31 @@ def listener() -> tuple[socket.socket, Path]:
         TensorlensError: there is no folder for one; the text says why.
     """
     require_unix()
-    problems = []
-    for folder in _own_folders():
-        try:
-            _make_private(folder)
-            _remove_stale_sockets(folder)
-            path = folder / f"{os.getpid()}.sock"
-            return _listen_at(path), path
-        except OSError as error:
-            problems.append(f"{folder}: {error.strerror or error}")
-    raise TensorlensError("; ".join(problems) or "no folder for its socket: set TMPDIR to one")
-
-
-def addresses(uid: int, pid: int | None, *environments: Mapping[str, str]) -> list[Path]:
-    """Return the sockets of a user, or of one of the user's processes, that exist."""
-    pattern = "*.sock" if pid is None else f"{pid}.sock"
-    folders = _folders(uid, (os.environ, *environments))
-    return [path for folder in folders for path in _matches(folder, pattern)]
-
-
-def connect(path: Path) -> socket.socket:
-    """Connect to a listening socket.
-
-    Raises:
-        ConnectionRefusedError: nobody listens any more.
-        OSError: it cannot be opened.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(os.fspath(path))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _own_folders() -> Iterator[Path]:
-    """Yield the folders that may hold this process's socket."""
-    runtime = Path(os.environ.get(_RUNTIME, ""))
-    if runtime.is_absolute():
-        yield runtime / _NAME
     shared = temporary_folder()
-    if shared is not None:
-        yield shared / f"{_NAME}-live-{os.geteuid()}"
+    if shared is None:
+        raise TensorlensError("no folder for its socket: set TMPDIR to one")
+    folder = shared / f"{_NAME}-{os.geteuid()}"
+    try:
+        _make_private(folder)
+        _remove_stale_sockets(folder)
+        path = folder / f"{os.getpid()}.sock"
+        return _listen_at(path), path
+    except OSError as error:
+        raise TensorlensError(f"{folder}: {error.strerror or error}") from None
 
 
-def _folders(uid: int, environments: Sequence[Mapping[str, str]]) -> list[Path]:
-    """Return the folders that may hold a user's sockets: an environment may tell of others."""
-    runtimes = [f"/run/user/{uid}", *(each.get(_RUNTIME, "") for each in environments)]
-    shared = ["/tmp", str(temporary_folder()), *(each.get("TMPDIR", "") for each in environments)]
-    found = [Path(each) / _NAME for each in runtimes]
-    found += [Path(each) / f"{_NAME}-live-{uid}" for each in shared]
-    return [each for each in dict.fromkeys(found) if each.is_absolute()]
+def addresses(uid: int, pid: int | None, environment: Mapping[str, str]) -> list[Path]:
+    """Return the sockets of a user, or of one of the user's processes, that exist.
+
+    Args:
+        uid: the user.
+        pid: None for all processes.
+        environment: of the process, which may have a folder of its own for temporary files.
+    """
+    shared = ["/tmp", str(temporary_folder()), environment.get("TMPDIR", "")]
+    folders = [Path(each) / f"{_NAME}-{uid}" for each in dict.fromkeys(shared)]
+    pattern = "*.sock" if pid is None else f"{pid}.sock"
+    return [path for each in folders if each.is_absolute() for path in each.glob(pattern)]
 
 
 def _make_private(folder: Path) -> None:
@@ -263,16 +226,8 @@ def _remove_stale_sockets(folder: Path) -> None:
     """
     for path in folder.glob("*.sock"):
         try:
-            connect(path).close()
+            Client(os.fspath(path)).close()
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except OSError:
             continue
-
-
-def _matches(folder: Path, pattern: str) -> list[Path]:
-    try:
-        return [*folder.glob(pattern)]
-    except OSError:
-        # another user's
-        return []

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,16 @@ from tensorlens.lines.region import LevelReader
 from tensorlens.live.protocol import (
     VERSION,
     Ask,
-    Channel,
     JobLevels,
     LineTotal,
     LineTotals,
+    Look,
     RoleTotal,
-    Sort,
     TensorTotal,
     TensorTotals,
     listener,
+    receive,
+    send,
 )
 from tensorlens.live.steps import StepCounter
 from tensorlens.render import formats
@@ -69,8 +71,8 @@ class LiveLines:
         self._most: dict[tuple[int, int], int] = {}
         """Maximum bytes by (framework number, line number)."""
 
-    def totals(self, sort: Sort) -> LineTotals:
-        """Return the first lines in the given order."""
+    def totals(self) -> LineTotals:
+        """Return the lines, most bytes first."""
         found = {
             (number, birth): (blocks, nbytes)
             for number, reader in enumerate(self._readers)
@@ -78,25 +80,19 @@ class LiveLines:
         }
         for key, (_, nbytes) in found.items():
             self._most[key] = max(nbytes, self._most.get(key, 0))
-
-        def order(key: tuple[int, int]) -> tuple[int, int]:
-            most, (blocks, nbytes) = self._most[key], found.get(key, (0, 0))
-            return {Sort.NOW: nbytes, Sort.MOST: most, Sort.BLOCKS: blocks}[sort], most
-
-        keys = sorted(self._most, key=order, reverse=True)
+        rows = [self._row(key, *found.get(key, (0, 0))) for key in self._most]
         notes = [*self._notes, *(note for reader in self._readers for note in reader.notes())]
         if self._readers and not found:
             notes.insert(0, _NO_LINES)
         return LineTotals(
             seconds=time.monotonic() - self._start,
-            rows=tuple(self._row(key, found.get(key, (0, 0))) for key in keys[:_ROWS]),
+            rows=tuple(sorted(rows, key=lambda row: (row.nbytes, row.most), reverse=True)),
             notes=tuple(notes),
         )
 
-    def _row(self, key: tuple[int, int], figures: tuple[int, int]) -> LineTotal:
+    def _row(self, key: tuple[int, int], blocks: int, nbytes: int) -> LineTotal:
         reader, birth = self._readers[key[0]], key[1]
         line = reader.line(birth)
-        blocks, nbytes = figures
         text = place(line, function=True) if line is not None else ""
         return LineTotal(text, reader.device(birth), nbytes, self._most[key], blocks)
 
@@ -138,12 +134,10 @@ class Session:
         self._measures = self._measures or (MemReporter(), LiveLines())
         reporter, lines = self._measures
         match ask:
-            case Ask.LEVELS:
-                return asdict(self._levels_now())
-            case Ask.LINES:
-                return asdict(lines.totals(Sort(request["sort"])))
-            case Ask.TENSORS:
-                return asdict(_tensor_totals(reporter))
+            case Ask.LOOK:
+                levels, of_lines = self._levels_now(), lines.totals()
+                tensors = _tensor_totals(reporter) if request["census"] else None
+                return asdict(Look(levels, of_lines, tensors))
             case Ask.SNAPSHOT:
                 path = _checked(request["file"])
                 return {"text": f"wrote {formats.save(reporter.snapshot(), path)}"}
@@ -224,7 +218,7 @@ class Server:
     def __init__(self) -> None:
         self._listening: socket.socket | None = None
         self._path = Path()
-        self._connections: set[socket.socket] = set()
+        self._connections: set[Connection] = set()
         self._pid = os.getpid()
         self._steps = StepCounter()
 
@@ -268,10 +262,9 @@ class Server:
         """Be no server in a forked process, which has neither its threads nor its clients."""
         # a copy of the descriptor would keep the socket open when the parent is gone
         for each in (self._listening, *self._connections):
-            if each is not None:
-                with suppress(OSError):
-                    # at once, even if a file object still uses the socket
-                    os.close(each.detach())
+            with suppress(OSError):
+                if each is not None:
+                    each.close()
         self._listening = None
         self._connections.clear()
         self._steps.recording = None
@@ -279,7 +272,7 @@ class Server:
     def _accept(self) -> None:
         while (listening := self._listening) is not None:
             try:
-                connection, _ = listening.accept()
+                connection = Connection(listening.accept()[0].detach())
             except OSError:
                 # out of file descriptors, or the server was closed
                 time.sleep(_RETRY_SECONDS)
@@ -292,13 +285,11 @@ class Server:
                 self._connections.discard(connection)
                 connection.close()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection: Connection) -> None:
         # a client that is gone, or anything else: the program is to see nothing of it
-        with suppress(Exception), closing(Channel(connection)) as channel:
-            connection.settimeout(_IDLE_SECONDS)
-            with closing(Session(self._steps)) as session:
-                while (request := channel.receive()) is not None:
-                    channel.send(session.reply(request))
+        with suppress(Exception), connection, closing(Session(self._steps)) as session:
+            while connection.poll(_IDLE_SECONDS):
+                send(connection, session.reply(receive(connection)))
         self._connections.discard(connection)
 
 

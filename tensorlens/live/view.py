@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks import base
 from tensorlens.live.client import ServedProcess
-from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
+from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Look, TensorTotals
 from tensorlens.records.documents import restored
 from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import (
@@ -41,7 +42,8 @@ _MIN_CENSUS_INTERVAL = 2.0
 """Seconds between two censuses."""
 _ROWS = 10
 """Rows of each table if the height is unlimited."""
-_SORTS = tuple(Sort)
+_SORTS: Mapping[str, str] = {"Now": "nbytes", "Most": "most", "Blocks": "blocks"}
+"""Columns by which lines are sorted in turn, and their figures."""
 _MIN_LOOKS = 4
 _MIN_GROWTH, _GROWTH_SHARE = 1 << 24, 0.01
 """Bytes and fraction of the resident set from which growth is noted."""
@@ -57,7 +59,8 @@ class ProcessView:
         self.recording_file = ""
         """Path of the last recording requested by this view."""
         self._process = process
-        self._sort = Sort.NOW
+        self._sorts = cycle(_SORTS)
+        self._sort = next(self._sorts)
         self._levels = JobLevels("", "", None, (), (), "", False)
         self._lines = LineTotals(0.0, (), ())
         self._tensors = TensorTotals(0.0, 0, (), (), ())
@@ -79,39 +82,39 @@ class ProcessView:
         found = "the recording is in" if Path(self.recording_file).exists() else "it did not write"
         return f"; {found} {self.recording_file}"
 
-    def look(self, *, census: bool = True) -> None:
-        """Ask the process, for its tensors only now and then: a census stops it.
+    def look(self, *, census: bool | None = None) -> None:
+        """Ask the process; by default for its tensors only now and then: a census stops it.
 
         Raises:
             TensorlensError: it has ended, or does not answer.
         """
-        self._levels = levels = restored(JobLevels, self._process.ask(Ask.LEVELS))
-        for each in levels.devices:
+        if census is None:
+            census = time.monotonic() >= self._next_census
+        found = restored(Look, self._process.ask(Ask.LOOK, census=census))
+        self._levels, self._lines = found.levels, found.lines
+        for each in found.levels.devices:
             most = max(each.peak, each.allocated)
             self._peaks.setdefault(each.device, deque(maxlen=_SERIES)).append(most)
             self._highest[each.device] = max(most, self._highest.get(each.device, -1))
             if each.device == "cpu" and min(each.allocated, each.reserved) >= 0:
                 now = time.monotonic(), each.reserved - each.allocated
                 self._without_tensors.append(now)
-        self._lines = restored(LineTotals, self._process.ask(Ask.LINES, sort=self._sort))
-        if census and time.monotonic() >= self._next_census:
-            self.take_census()
+        if found.tensors is not None:
+            self._take_census(found.tensors)
 
-    def take_census(self) -> None:
-        """Ask for the tensors now."""
+    def _take_census(self, found: TensorTotals) -> None:
         # the first one has to import what it needs, which is no growth of the process
         is_first = not self._next_census
         if len(self._without_tensors) < _MIN_LOOKS:
             self._without_tensors.clear()
-        self._tensors = found = restored(TensorTotals, self._process.ask(Ask.TENSORS))
+        self._tensors = found
         self._census_at = time.monotonic()
         pause = 0.0 if is_first else found.seconds / _CENSUS_TIME_FRACTION
         self._next_census = self._census_at + max(pause, _MIN_CENSUS_INTERVAL)
 
     def sort_on(self) -> None:
         """Sort the lines by the next order."""
-        self._sort = _SORTS[(_SORTS.index(self._sort) + 1) % len(_SORTS)]
-        self._lines = restored(LineTotals, self._process.ask(Ask.LINES, sort=self._sort))
+        self._sort = next(self._sorts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was seen as plain data; figures that are not known are None."""
@@ -213,10 +216,10 @@ class ProcessView:
         return f"lines of the last {lines.seconds:.0f} s; {census}" if lines.rows else census
 
 
-def _line_table(lines: LineTotals, sort: Sort, rows: int) -> Table:
-    titles = {Sort.NOW: "Now", Sort.MOST: "Most", Sort.BLOCKS: "Blocks"}
+def _line_table(lines: LineTotals, sort: str, shown: int) -> Table:
     several = len({each.device for each in lines.rows}) > 1
-    columns = [Column(f"{text} *" if each is sort else text) for each, text in titles.items()]
+    columns = [Column(f"{title} *" if title == sort else title) for title in _SORTS]
+    rows = sorted(lines.rows, key=lambda row: (getattr(row, _SORTS[sort]), row.most), reverse=True)
     columns += [Column("Device", "text")] if several else []
     cells = (
         (
@@ -224,7 +227,7 @@ def _line_table(lines: LineTotals, sort: Sort, rows: int) -> Table:
             *((each.device,) if several else ()),
             each.line or _UNKNOWN_LINE,
         )
-        for each in lines.rows[:rows]
+        for each in rows[:shown]
     )
     return Table((*columns, Column("Line", "line")), tuple(cells))
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env=environment(XDG_RUNTIME_DIR=str(folder), TMPDIR=str(folder), **changes),
+            env=environment(TMPDIR=str(folder), **changes),
         )
         ready = self.process.stdout.readline()
         assert ready.startswith("ready "), self.process.stderr.read()
@@ -140,16 +141,18 @@ def folder():
 
 
 @pytest.fixture(autouse=True)
-def own_sockets(folder, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+def own_sockets(folder, monkeypatch, tmp_path_factory):
+    # pytest's own folder is not to lie in it
+    tmp_path_factory.getbasetemp()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setenv("COLUMNS", "80")
     # jobs of whoever runs the tests are none of theirs
-    of_all = protocol._folders
-    of_user = {Path("/tmp", f"tensorlens-live-{os.geteuid()}")}
+    of_all = protocol.addresses
     monkeypatch.setattr(
-        protocol,
-        "_folders",
-        lambda *given: [each for each in of_all(*given) if each not in of_user],
+        client,
+        "addresses",
+        lambda *given: [each for each in of_all(*given) if folder in each.parents],
     )
 
 
@@ -173,7 +176,7 @@ def bare(folder):
 
 
 def address(folder, pid):
-    return folder / "tensorlens" / f"{pid}.sock"
+    return folder / f"tensorlens-live-{os.geteuid()}" / f"{pid}.sock"
 
 
 @contextlib.contextmanager
@@ -181,6 +184,10 @@ def watched(program):
     job = ServedProcess(program.pid)
     yield job
     job.close()
+
+
+def levels(job):
+    return job.ask(Ask.LOOK, census=False)["levels"]
 
 
 def refused(capsys, *words):
@@ -194,7 +201,7 @@ def test_folder_and_socket_are_their_users_alone(bare, folder):
     def mode(path):
         return stat.S_IMODE(path.lstat().st_mode)
 
-    assert mode(folder / "tensorlens") == 0o700
+    assert mode(address(folder, bare.pid).parent) == 0o700
     assert mode(address(folder, bare.pid)) == 0o600
     assert stat.S_ISSOCK(address(folder, bare.pid).lstat().st_mode)
 
@@ -202,14 +209,14 @@ def test_folder_and_socket_are_their_users_alone(bare, folder):
 def test_forked_child_does_not_serve_and_leaves_the_parents_socket(bare, folder):
     with watched(bare) as job:
         # what was answered was accepted before the fork
-        assert job.ask(Ask.LEVELS)["devices"] == []
+        assert levels(job)["devices"] == []
         child, sockets = bare.do("fork()").split()
         # nor does it hold the parent's open
         assert sockets == "0"
         assert not address(folder, child).exists()
-        assert job.ask(Ask.LEVELS)["devices"] == []
+        assert levels(job)["devices"] == []
         with watched(bare) as another:
-            assert another.ask(Ask.LEVELS)["devices"] == []
+            assert levels(another)["devices"] == []
     assert bare.end() == ""
     assert not address(folder, bare.pid).exists()
 
@@ -219,11 +226,11 @@ def test_client_that_is_killed_leaves_nothing_on(bare, folder):
 import os, signal
 from tensorlens.live import ServedProcess
 job = ServedProcess({bare.pid})
-job.ask("levels")
+job.ask("look", census=False)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
-        [sys.executable, "-c", client], cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(folder))
+        [sys.executable, "-c", client], cwd=ROOT, env=environment(TMPDIR=str(folder))
     )
     assert done.returncode == -signal.SIGKILL
     while bare.do("threads()") != "1":
@@ -233,7 +240,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_program_that_waits_for_a_signal_gets_it(bare):
     with watched(bare) as job:
-        job.ask(Ask.LEVELS)
+        levels(job)
         assert bare.do("wait_for_a_signal()") == str(int(signal.SIGUSR1))
     assert bare.end() == ""
 
@@ -246,7 +253,7 @@ def test_client_is_let_go_where_no_thread_is_left(bare, folder):
         assert client.recv(100) == b""
     bare.do("setattr(_thread, 'start_new_thread', start)")
     with watched(bare) as job:
-        assert job.ask(Ask.LEVELS)["devices"] == []
+        assert levels(job)["devices"] == []
     assert bare.end() == ""
 
 
@@ -254,7 +261,8 @@ def test_message_that_is_no_json_ends_the_connection_alone(bare, folder):
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(address(folder, bare.pid)))
         client.sendall(b"GET / HTTP/1.1\n")
-        assert client.recv(100) == b""
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(100) == b""
     with watched(bare) as job, pytest.raises(Exception, match="is not a valid Ask"):
         job.ask("passwords")
     assert bare.end() == ""
@@ -266,7 +274,7 @@ def test_socket_of_a_killed_job_is_named_and_removed_by_the_next(bare, folder, c
         bare.process.kill()
         bare.process.wait()
         with pytest.raises(ProcessEnded, match=f"process {bare.pid} has ended"):
-            job.ask(Ask.LEVELS)
+            levels(job)
     assert refused(capsys, bare.pid) == (1, f"process {bare.pid} has ended, and left {left} behind")
     assert serving() == []
     other = Program(BARE, folder)
@@ -306,14 +314,13 @@ def test_late_reply_is_not_taken_for_the_next_one(folder, monkeypatch):
     listening, _ = protocol.listener()
     with listening, contextlib.closing(ServedProcess(os.getpid())) as job:
         with pytest.raises(TensorlensError, match="does not answer"):
-            job.ask(Ask.LEVELS)
-        late, _ = listening.accept()
-        served, _ = listening.accept()
+            levels(job)
+        late, served = (Connection(listening.accept()[0].detach()) for _ in range(2))
         with late, served:
             for connection, number in ((late, 1), (served, 2)):
                 with contextlib.suppress(BrokenPipeError):
-                    protocol.Channel(connection).send({"version": protocol.VERSION, "n": number})
-            assert job.ask(Ask.LEVELS) == {"n": 2}
+                    protocol.send(connection, {"version": protocol.VERSION, "n": number})
+            assert job.ask(Ask.LOOK, census=False) == {"n": 2}
 
 
 def test_socket_of_an_earlier_process_is_not_the_entered_one_s(folder, monkeypatch):
@@ -343,7 +350,7 @@ def test_job_that_was_not_prepared_is_refused_before_python_3_14(capsys, folder)
 def test_job_that_was_not_prepared_is_entered_from_python_3_14_on(folder):
     program = Program(BUSY, folder, launcher=("-u", "-c"))
     with watched(program) as job:
-        assert job.ask(Ask.LEVELS)["steps"] is None
+        assert levels(job)["steps"] is None
     assert program.end() == ""
 
 
@@ -351,8 +358,7 @@ def test_script_for_a_job_that_was_not_prepared_serves_it(folder):
     script = SCRIPT.format(answer=str(folder / "answer"))
     program = Program(f"import sys\nexec({script!r})\n", folder)
     with watched(program) as job:
-        levels = job.ask(Ask.LEVELS)
-        assert levels["steps"] is None
+        assert levels(job)["steps"] is None
         with pytest.raises(Exception, match="started with TENSORLENS_LIVE=1"):
             job.ask(Ask.RECORD, steps=1, file=str(folder / "run.tlens"))
     assert program.end() == ""
@@ -362,20 +368,19 @@ def test_script_for_a_job_that_was_not_prepared_serves_it(folder):
 def test_job_without_a_place_for_its_socket_runs_and_says_so_once(folder):
     blocked = folder / "blocked"
     blocked.mkdir()
-    (blocked / "tensorlens").write_text("")
     (blocked / f"tensorlens-live-{os.geteuid()}").write_text("")
     program = Program(BARE, blocked)
     assert program.do("1 + 1") == "2"
     errors = program.end()
     assert errors.count("\n") == 1
     assert errors.startswith("tensorlens: tensorlens top cannot watch this process: ")
-    assert f"{blocked / 'tensorlens'}: it is not this user's" in errors
+    assert f"{blocked / f'tensorlens-live-{os.geteuid()}'}: it is not this user's" in errors
 
 
 def test_bytes_of_a_training_are_exact(training):
     with watched(training) as job:
-        device, allocated, peak, _ = job.ask(Ask.LEVELS)["devices"][0].values()
-        tensors = job.ask(Ask.TENSORS)
+        device, allocated, peak, _ = levels(job)["devices"][0].values()
+        tensors = job.ask(Ask.LOOK, census=True)["tensors"]
         # four bytes each: the weight of 64 x 32, and kept of 2 ** 18
         rows = {row["name"]: [*row.values()] for row in tensors["rows"]}
         assert rows["kept"] == ["kept", 1, "other", "cpu", "(262144,)", 1 << 20]
@@ -396,38 +401,38 @@ def test_json_is_one_document_as_documented(training, capsys):
     assert (rows["kept"]["nbytes"], rows["net.weight"]["nbytes"]) == (1 << 20, 8192)
 
 
-def lines_of(job, sort):
-    rows = (list(row.values()) for row in job.ask(Ask.LINES, sort=sort)["rows"])
+def lines_of(job):
+    rows = (list(row.values()) for row in job.ask(Ask.LOOK, census=False)["lines"]["rows"])
     return {line: figures for line, *figures in rows}
 
 
 def test_line_that_allocates_while_it_is_watched_is_named(training):
     with watched(training) as job:
-        job.ask(Ask.LINES, sort="now")
+        lines_of(job)
         for count in (1, 2):
             training.do("allocate()")
-            rows = lines_of(job, "now")
+            rows = lines_of(job)
             (line,) = (each for each in rows if each.endswith(f":{LINE} in allocate"))
             assert rows[line] == ["cpu", count << 18, count << 18, count]
         training.do("made.clear()")
         # the most that was seen stays
-        rows = lines_of(job, "most")
+        rows = lines_of(job)
         assert rows[line] == ["cpu", 0, 2 << 18, 0]
 
 
 def test_next_steps_are_recorded_and_written(training, tmp_path):
     file = tmp_path / "run.tlens"
     with watched(training) as job:
-        before = job.ask(Ask.LEVELS)["steps"]
+        before = levels(job)["steps"]
         job.ask(Ask.RECORD, steps=2, file=str(file))
         for count in range(3):
             # it begins when a step ends
             assert not file.exists()
             training.do("step()")
-            assert job.ask(Ask.LEVELS)["steps"] == before + count + 1
-        while (levels := job.ask(Ask.LEVELS))["is_recording"]:
+            assert levels(job)["steps"] == before + count + 1
+        while (found := levels(job))["is_recording"]:
             pass
-        assert levels["recording"] == f"wrote {file}: 2 steps"
+        assert found["recording"] == f"wrote {file}: 2 steps"
     recording = load(file)
     assert [mark.name for mark in recording.marks] == [f"step {before + 2}", f"step {before + 3}"]
     # in each of them the gradient of the weight
@@ -455,9 +460,9 @@ def test_recording_without_a_step_says_so(training, tmp_path):
         waits = job.ask(Ask.RECORD, steps=1, file=str(file))["text"]
         assert waits.startswith("the recording ")
         job.ask(Ask.RECORD, steps=0, file=str(file))
-        while (levels := job.ask(Ask.LEVELS))["is_recording"]:
+        while (found := levels(job))["is_recording"]:
             pass
-        assert levels["recording"] == "no step was recorded"
+        assert found["recording"] == "no step was recorded"
     assert not file.exists()
 
 
@@ -465,7 +470,7 @@ def test_program_sees_no_thread(training, tmp_path):
     with watched(training) as job:
         job.ask(Ask.RECORD, steps=1, file=str(tmp_path / "run.tlens"))
         job.ask(Ask.SNAPSHOT, file=str(tmp_path / "snapshot.json"))
-        assert job.ask(Ask.TENSORS)["count"] > 0
+        assert job.ask(Ask.LOOK, census=True)["tensors"]["count"] > 0
         assert training.do("threading.enumerate() == [threading.main_thread()]") == "True"
         job.ask(Ask.RECORD, steps=0, file=str(tmp_path / "run.tlens"))
 
@@ -496,7 +501,7 @@ def test_frame_in_a_terminal_without_utf_8(training):
         [sys.executable, "-m", "tensorlens", "top", str(training.pid), "-i", "0.05"],
         capture_output=True,
         cwd=ROOT,
-        env=environment(XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"], PYTHONIOENCODING="ascii"),
+        env=environment(TMPDIR=os.environ["TMPDIR"], PYTHONIOENCODING="ascii"),
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii() and b"\\u" not in done.stdout
@@ -511,7 +516,7 @@ def test_missing_rich_is_named_in_one_line(training):
         stdout=theirs,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"]),
+        env=environment(TMPDIR=os.environ["TMPDIR"]),
     )
     os.close(theirs)
     os.close(ours)
@@ -532,7 +537,7 @@ def viewer(program, folder):
         stderr=theirs,
         cwd=folder,
         env=environment(
-            XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"],
+            TMPDIR=os.environ["TMPDIR"],
             TERM="xterm",
             **{"COLUMNS": "100", "LINES": "40"},
         ),
@@ -593,12 +598,12 @@ class GrowingProcess:
         self.levels = iter(levels)
 
     def ask(self, ask, **_):
-        if ask is Ask.LINES:
-            return {"seconds": 0.0, "rows": [], "notes": []}
         resident, allocated = (each << 20 for each in next(self.levels))
         cpu = DeviceLevel("cpu", allocated, allocated, resident)
         levels = {"command": "train.py", "rank": "", "steps": 1, "devices": [asdict(cpu)]}
-        return {**levels, "notes": [], "recording": "", "is_recording": False}
+        levels.update(notes=[], recording="", is_recording=False)
+        lines = {"seconds": 0.0, "rows": [], "notes": []}
+        return {"levels": levels, "lines": lines, "tensors": None}
 
 
 @pytest.mark.parametrize(

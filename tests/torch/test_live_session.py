@@ -6,32 +6,34 @@ import threading
 import torch
 
 from tensorlens.interpreter import start_thread
-from tensorlens.live import Ask, Session
+from tensorlens.live import Ask, Session, StepCounter
 
 
 def test_counter_that_cannot_be_had_is_the_answer(monkeypatch):
     monkeypatch.setenv("TENSORLENS_COUNTER", "none")
-    with contextlib.closing(Session(None)) as session:
-        error = session.reply({"ask": Ask.LEVELS})["error"]
+    with contextlib.closing(Session(StepCounter())) as session:
+        error = session.reply({"ask": Ask.LOOK, "census": False})["error"]
     assert error == "TENSORLENS_COUNTER=none: choose one of native, heap, resident"
 
 
 def test_lines_are_not_available_where_nobody_notes_them(monkeypatch):
     monkeypatch.setenv("TENSORLENS_COUNTER", "resident")
-    with contextlib.closing(Session(None)) as session:
+    with contextlib.closing(Session(StepCounter())) as session:
         kept = torch.zeros(100_003)
-        lines = session.reply({"ask": Ask.LINES, "sort": "now"})
-        assert not lines["rows"]
-        assert lines["notes"][0].startswith("the lines are n/a: the counter of host memory")
-        rows = session.reply({"ask": Ask.TENSORS})["rows"]
+        found = session.reply({"ask": Ask.LOOK, "census": True})
+        assert not found["lines"]["rows"]
+        assert found["lines"]["notes"][0].startswith(
+            "the lines are n/a: the counter of host memory"
+        )
+        rows = found["tensors"]["rows"]
         assert [row["nbytes"] for row in rows if row["shape"] == "(100003,)"] == [kept.nbytes]
 
 
 def test_unknown_request_is_refused():
-    with contextlib.closing(Session(None)) as session:
+    with contextlib.closing(Session(StepCounter())) as session:
         assert "error" in session.reply({})
         assert "error" in session.reply({"ask": "password"})
-        assert "error" in session.reply({"ask": Ask.LINES, "sort": ["now"]})
+        assert "error" in session.reply({"ask": Ask.LOOK})
 
 
 def test_names_in_the_middle_of_a_librarys_call_are_the_programs_own():
@@ -44,8 +46,8 @@ def test_names_in_the_middle_of_a_librarys_call_are_the_programs_own():
             is_done.wait(60)
 
     def look():
-        with contextlib.closing(Session(None)) as session:
-            rows = session.reply({"ask": Ask.TENSORS})["rows"]
+        with contextlib.closing(Session(StepCounter())) as session:
+            rows = session.reply({"ask": Ask.LOOK, "census": True})["tensors"]["rows"]
         names.update({row["shape"]: row["name"] for row in rows})
         is_done.set()
 

@@ -68,7 +68,8 @@ def said():
         pytest.MonkeyPatch.context() as patch,
     ):
         save_files(Path(folder))
-        patch.setenv("XDG_RUNTIME_DIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv("TMPDIR", folder)
         with contextlib.closing(live_server.server()) as live:
             live.start(follows_steps=False)
             kept = torch.zeros(1 << 18)
