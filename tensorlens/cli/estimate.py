@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.options import add_output, add_set, arguments_of, whole_number
+from tensorlens.cli.options import add_output, add_set, arguments_of, note_options, whole_number
 from tensorlens.cli.output import Output, say, show, write_record
-from tensorlens.cli.programs.invocation import note_options
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.planning.estimate.target import STEPS

@@ -11,18 +11,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.cli.options import add_output, add_program, words_of
-from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.options import add_output, add_program
+from tensorlens.cli.output import say
 from tensorlens.cli.programs.instrument import Instrument
-from tensorlens.cli.programs.invocation import Invocation
-from tensorlens.cli.programs.program import Program, plain_code
+from tensorlens.cli.programs.program import Program
+from tensorlens.cli.programs.session import ProgramSession
 from tensorlens.cli.programs.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters, ask, supported, when_any_imported
 from tensorlens.leaks.watch import LoopJudge
-from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render.formats import ENDINGS, either
 from tensorlens.streams import for_stream, write
@@ -92,30 +91,7 @@ def add_leaks(subparsers: Any) -> None:
     )
     add_output(parser, "the report")
     add_program(parser)
-    parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the program; return 0 or 3, or raise what it raises. Errors of our own give 1 or 2."""
-    words = words_of(args)
-    try:
-        output = Output.of_report(args, f": a leak report is written as {either(ENDINGS)}")
-        if args.warmup < 1:
-            raise UsageError(
-                f"--warmup {args.warmup}: at least 1, in the first step the model is made"
-            )
-        if args.steps < 3:
-            raise UsageError(
-                f"--steps {args.steps}: at least 3 are needed: the last does not count"
-            )
-        judge = LoopJudge(args.warmup, args.steps)
-        called = Invocation.of(args, words, output)
-        target = None if args.step is None else _target(args.step, called.program)
-        session = WatchedRun(called, target, judge)
-        session.start()
-    except TensorlensError as error:
-        return complain(error)
-    return session.run(fails=args.fail)
+    parser.set_defaults(func=WatchedRun.main, raises_for_the_program=True, parser=parser)
 
 
 def _target(typed: str, program: Program) -> Target:
@@ -129,14 +105,25 @@ def _target(typed: str, program: Program) -> Target:
     return target
 
 
-class WatchedRun:
-    """A run whose loop steps are judged; it reports when the process ends."""
+class WatchedRun(ProgramSession):
+    """A run whose loop steps are judged."""
 
-    def __init__(self, called: Invocation, target: Target | None, judge: LoopJudge) -> None:
-        self._called = called
-        self._target = target
-        self._judge = judge
-        self._instrument = Instrument([target] if target else [], self._decorate)
+    otherwise = f": a leak report is written as {either(ENDINGS)}"
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.warmup < 1:
+            raise UsageError(
+                f"--warmup {args.warmup}: at least 1, in the first step the model is made"
+            )
+        if args.steps < 3:
+            raise UsageError(
+                f"--steps {args.steps}: at least 3 are needed: the last does not count"
+            )
+        super().__init__(args)
+        self._fails = args.fail
+        self._judge = LoopJudge(args.warmup, args.steps)
+        self._target = None if args.step is None else _target(args.step, self.program)
+        self.instrument = Instrument([self._target] if self._target else [], self._decorate)
         self._framework_arrived = False
         self._stop_following: Callable[[], None] | None = None
         self._state = "was never defined"
@@ -144,26 +131,24 @@ class WatchedRun:
 
     def start(self) -> None:
         """Take part in imports, and report when the process ends."""
-        ExitReport(self._at_exit).install()
-        if self._target is not None:
-            self._instrument.install()
+        super().start()
         when_any_imported(self._begin)
 
-    def run(self, *, fails: bool) -> int:
-        """Run the program; return 0, or with ``fails`` 3 where there is a leak.
+    def run(self) -> int:
+        """Run the program; return 0, or with ``--fail`` 3 where there is a leak.
 
         Raises:
             BaseException: what the program raises.
         """
         try:
-            self._called.program.execute(self._instrument.compile if self._target else plain_code)
+            self.execute()
         except SystemExit as ending:
             # as Python takes it; the program's own may compare as it likes
             code: Any = 0 if ending.code is None else ending.code
             is_success = issubclass(type(code), int) and int.__eq__(code, 0)
-            if not (is_success and fails and self._judge.finish()):
+            if not (is_success and self._fails and self._judge.finish()):
                 raise
-        return _LEAK_FOUND if fails and self._judge.finish() else 0
+        return _LEAK_FOUND if self._fails and self._judge.finish() else 0
 
     def _begin(self) -> None:
         self._framework_arrived = True
@@ -190,39 +175,40 @@ class WatchedRun:
         self._state = "was never called"
         return _ends_step(function, self._judge)
 
-    def _at_exit(self, process: str | None) -> None:
+    def at_exit(self, process: str | None) -> None:
+        """Report the latest verdict, or why there is none; workers are not watched."""
         if process is not None:
             return
-        report, called, rank = self._judge.finish(), self._called, current_rank()
+        report, rank = self._judge.finish(), current_rank()
         if self._judge.refusal is not None:
             say(f"the loop is not watched any more: {self._judge.refusal}")
         if report is None:
             why = self._judge.refusal or self._why_nothing()
             if self._judge.refusal is None:
                 say(why)
-            if called.document is not None:
-                called.document.write(self._judge.empty_report(why))
+            if self.document is not None:
+                self.document.write(self._judge.empty_report(why))
             return
         if rank is not None:
             report = replace(report, notes=(f"of {rank}", *report.notes))
-        if called.document is not None:
-            called.document.write(report)
-        if called.output is not None:
-            called.output.deliver(report, f": {report.verdict}")
-        elif called.document is None:
+        if self.document is not None:
+            self.document.write(report)
+        if self.output is not None:
+            self.output.deliver(report, f": {report.verdict}")
+        elif self.document is None:
             with suppress(OSError, ValueError, RuntimeError, AttributeError):
                 write(for_stream(str(report), sys.stdout), sys.stdout)
             step = ["--step", self._target.typed.removeprefix("__main__.")] if self._target else []
-            say(called.to_keep("this report", *step))
+            say(self.to_keep("this report", *step))
 
     def _why_nothing(self) -> str:
-        start, end = "nothing was judged: ", self._called.not_written()
+        start, end = "nothing was judged: ", self.not_written()
         if not self._framework_arrived:
             return f"{start}the program never imported {' or '.join(supported())}{end}"
         if self._judge.made:
             return f"{start}the loop made too few steps: {self._judge.made}{end}"
         if self._target is None:
-            again = self._called.again("--step", "FUNCTION")
+            again = self.again("--step", "FUNCTION")
             return (
                 f"{start}no optimizer stepped{end}; "
                 f"name the function that makes one step: {again}, or call step() of a "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens import config
+from tensorlens.cli.output import say
 from tensorlens.errors import UsageError
 from tensorlens.render.formats import ENDINGS, RECORDING_ENDINGS, either
 from tensorlens.render.shown import View
@@ -155,6 +157,27 @@ def _taken_as_value(args: argparse.Namespace) -> str:
             if isinstance(each, str) and each.endswith(".py"):
                 return f": {each} was taken as what belongs to {action.option_strings[0]}"
     return ""
+
+
+def note_options(
+    parser: argparse.ArgumentParser, name: str, words: Sequence[str], source: bytes | None
+) -> None:
+    """Print a note on options of ours given to a program whose source does not name them.
+
+    Args:
+        parser: of the verb.
+        name: the program's.
+        words: given to it.
+        source: of the program; if it is None, nothing is printed.
+    """
+    ours = {each for each in parser._option_string_actions if each not in ("-m", "-h", "--help")}
+    given = dict.fromkeys(option for each in words if (option := each.partition("=")[0]) in ours)
+    if source is None:
+        return
+    unnamed = [each for each in given if not re.search(f"""["']{each}["']""".encode(), source)]
+    if unnamed:
+        options = " ".join(unnamed)
+        say(f"note: {options} after {name} goes to {name}; for tensorlens, put it before {name}")
 
 
 def add_step_options(

@@ -131,17 +131,33 @@ class Output:
     overwrite: bool
 
     @classmethod
-    def checked(cls, typed: str, overwrite: bool) -> Output:
+    def checked(cls, typed: str, overwrite: bool, *, per_rank: bool = False) -> Output:
         """Return the output; what cannot be written is refused before any work.
+
+        Args:
+            typed: the path.
+            overwrite: overwrite a file that exists.
+            per_rank: a rank of a job writes a file of its own: ``run.rank1.4711.json`` for
+                ``run.json``.
 
         Raises:
             UsageError: the ending is not known, or the file exists and is not to be overwritten.
             TensorlensError: its folder does not exist or cannot be written to.
         """
-        made = cls._in_folder(typed, overwrite)
-        if not overwrite and os.path.lexists(made.path):
+        checked_ending(typed)
+        path = Path(typed).absolute()
+        if path.is_dir():
+            raise TensorlensError(f"cannot write {typed}: it is a folder")
+        if not path.parent.is_dir():
+            raise TensorlensError(f"cannot write {typed}: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK):
+            raise TensorlensError(f"cannot write {typed}: the folder is read-only")
+        if per_rank and current_rank() is not None:
+            name = tagged(path.name, tag())
+            return cls(str(Path(typed).with_name(name)), path.with_name(name), overwrite)
+        if not overwrite and os.path.lexists(path):
             raise UsageError(f"{typed} exists: choose another name, or overwrite it with -f")
-        return made
+        return cls(typed, path, overwrite)
 
     @classmethod
     def of_args(cls, args: Any) -> list[Output]:
@@ -149,23 +165,8 @@ class Output:
         return [cls.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
 
     @classmethod
-    def of_program(cls, typed: str, overwrite: bool) -> Output:
-        """Return the output of a verb that runs a program.
-
-        A rank of a job writes a file of its own: ``run.rank1.4711.json`` for ``run.json``.
-
-        Raises:
-            TensorlensError: as :meth:`checked` does.
-        """
-        if current_rank() is None:
-            return cls.checked(typed, overwrite)
-        made = cls._in_folder(typed, overwrite)
-        name = tagged(made.path.name, tag())
-        return cls(str(Path(typed).with_name(name)), made.path.with_name(name), overwrite)
-
-    @classmethod
     def of_report(cls, args: Any, otherwise: str) -> Output | None:
-        """Return :meth:`of_program` for the ``-o`` of a verb that runs a program; None without.
+        """Return :meth:`checked` for the ``-o`` of a verb that runs a program; None without.
 
         Raises:
             UsageError: as :meth:`checked`, or a format of recordings; ``otherwise`` ends the text.
@@ -177,19 +178,7 @@ class Output:
             args.parser.error("-o is given twice: this command writes one file")
         if checked_ending(typed) not in ENDINGS:
             raise UsageError(f"-o {typed}{otherwise}")
-        return cls.of_program(typed, args.force)
-
-    @classmethod
-    def _in_folder(cls, typed: str, overwrite: bool) -> Output:
-        checked_ending(typed)
-        path = Path(typed).absolute()
-        if path.is_dir():
-            raise TensorlensError(f"cannot write {typed}: it is a folder")
-        if not path.parent.is_dir():
-            raise TensorlensError(f"cannot write {typed}: there is no folder {path.parent}")
-        if not os.access(path.parent, os.W_OK):
-            raise TensorlensError(f"cannot write {typed}: the folder is read-only")
-        return cls(typed, path, overwrite)
+        return cls.checked(typed, args.force, per_rank=True)
 
     def next_step(self, command: Sequence[str]) -> str:
         """Return what to type next to look at the file; ``command`` is how the verb was called."""

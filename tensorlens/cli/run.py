@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tensorlens import config
-from tensorlens.cli.options import add_output, add_program, words_of
-from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.options import add_output, add_program
+from tensorlens.cli.output import Output, say
 from tensorlens.cli.programs.instrument import Instrument
-from tensorlens.cli.programs.invocation import Invocation
-from tensorlens.cli.programs.program import plain_code
-from tensorlens.cli.programs.targets import Target, library_model_module, resolve
-from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.cli.programs.session import ProgramSession
+from tensorlens.cli.programs.targets import library_model_module, resolve
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_any_imported
 from tensorlens.guards import reason
-from tensorlens.lines.exit_report import ExitReport, set_workers_output
+from tensorlens.lines.exit_report import set_workers_output
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending
 from tensorlens.render.figures import counted
@@ -96,39 +94,7 @@ def add_run(subparsers: Any) -> None:
         help="with --record: keep the last N events (1,000,000 unless told), 32 bytes each",
     )
     add_program(parser)
-    parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the program; return 0, or raise what it raises. Errors of our own give 1 or 2."""
-    words = words_of(args)
-    if args.events is not None and not args.record:
-        args.parser.error("--events is for --record FILE")
-    try:
-        output = Output.of_report(args, " would keep a recording: give it to --record")
-        recorded = _recorded(args, output) if args.record else None
-        _enable(output)
-        called = Invocation.of(args, words, output)
-        program = called.program
-        is_default = not args.profile and not args.record and program.is_unmarked
-        typed = [program.name] if is_default else args.profile
-        targets = [resolve(each, program) for each in typed]
-        session = ProfiledRun(called, targets, recorded, is_default=is_default)
-        session.start()
-    except TensorlensError as error:
-        return complain(error)
-    session.execute()
-    return 0
-
-
-def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
-    target = Output.of_program(args.record, args.force)
-    if output is not None and output.path == target.path:
-        raise UsageError(f"-o and --record both name {args.record}: give each a file of its own")
-    limit = _EVENTS if args.events is None else args.events
-    if limit < 1:
-        raise UsageError(f"--events {limit}: give how many events are kept, 1 or more")
-    return RecordedRun(target, limit, shlex.split(args.parser.prog))
+    parser.set_defaults(func=ProfiledRun.main, raises_for_the_program=True, parser=parser)
 
 
 def _enable(output: Output | None) -> None:
@@ -220,39 +186,47 @@ def _peaks_text(peaks: Mapping[str, int]) -> str:
     return told and f", peak {told}"
 
 
-class ProfiledRun:
-    """A run whose decorated functions are measured; it reports when the process ends."""
+class ProfiledRun(ProgramSession):
+    """A run whose decorated functions are measured, and which may be recorded."""
 
-    def __init__(
-        self,
-        called: Invocation,
-        targets: list[Target],
-        recorded: RecordedRun | None = None,
-        *,
-        is_default: bool = False,
-    ) -> None:
-        self._called = called
-        self._is_default = is_default
+    otherwise = " would keep a recording: give it to --record"
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.events is not None and not args.record:
+            args.parser.error("--events is for --record FILE")
+        super().__init__(args)
+        self.recorded = self._recorded(args) if args.record else None
+        _enable(self.output)
+        program = self.program
+        self._is_default = not args.profile and not args.record and program.is_unmarked
         """Whether the program itself is profiled because no target was named."""
-        self.recorded = recorded
+        typed = [program.name] if self._is_default else args.profile
+        targets = [resolve(each, program) for each in typed]
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
+
+    def _recorded(self, args: argparse.Namespace) -> RecordedRun:
+        target = Output.checked(args.record, args.force, per_rank=True)
+        if self.output is not None and self.output.path == target.path:
+            raise UsageError(
+                f"-o and --record both name {args.record}: give each a file of its own"
+            )
+        limit = _EVENTS if args.events is None else args.events
+        if limit < 1:
+            raise UsageError(f"--events {limit}: give how many events are kept, 1 or more")
+        return RecordedRun(target, limit, self.command)
 
     def start(self) -> None:
         """Take over the report at exit; with ``-p``, decorate modules as they are imported."""
-        profiler = profile.profiler
-        profiler.accumulates = not self._prints_tables
-        profiler.exit_report = ExitReport(self._at_exit)
-        profiler.exit_report.install()
-        if self.instrument.targets:
-            self.instrument.install()
+        profile.profiler.accumulates = not self._prints_tables
+        profile.profiler.exit_report = self.exit_report
+        super().start()
         if self.recorded is not None:
             self.recorded.start()
 
-    def execute(self) -> None:
-        """Run the program; its exceptions propagate."""
-        compiled = self.instrument.compile_program if self.instrument.targets else plain_code
+    def run(self) -> int:
+        """Run the program and return 0; its exceptions propagate."""
         try:
-            self._called.program.execute(compiled)
+            self.execute()
         except BaseException as error:
             profile.profiler.release(error)
             if self.recorded is not None:
@@ -262,15 +236,17 @@ class ProfiledRun:
                 annotate_unhandled(error)
             raise
         profile.profiler.release()
+        return 0
 
     def _decorate(self, function: Any, named: bool) -> Any:
         return profile.profiler.decorate(function, Options(if_called=not named))
 
     @property
     def _prints_tables(self) -> bool:
-        return self._called.output is None and self._called.document is None
+        return self.output is None and self.document is None
 
-    def _at_exit(self, process: str | None) -> None:
+    def at_exit(self, process: str | None) -> None:
+        """Report the lines, then the recording."""
         recorded = self.recorded if process is None else None
         if recorded is None:
             self._report_lines(process)
@@ -282,18 +258,18 @@ class ProfiledRun:
             recorded.write(profile.profiler.ending)
 
     def _report_lines(self, process: str | None) -> None:
-        profiler, called, output = profile.profiler, self._called, self._called.output
+        profiler, output = profile.profiler, self.output
         if process is not None or self._prints_tables:
             profiler.report_at_exit(process)
             if process is None and config.prints_tables():
                 self._say_next(profiler.has_printed, "")
             return
         report = profiler.result(profiler.unprinted(None))
-        if called.document is not None:
-            called.document.write(report)
+        if self.document is not None:
+            self.document.write(report)
         if report.functions and output is not None:
-            output.deliver(report, f"; {output.next_step(called.command)}")
-        self._say_next(bool(report.functions), called.not_written())
+            output.deliver(report, f"; {output.next_step(self.command)}")
+        self._say_next(bool(report.functions), self.not_written())
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""
@@ -302,7 +278,7 @@ class ProfiledRun:
         if was_profiled:
             self._point_to_library()
             if self._prints_tables:
-                say(self._called.to_keep("these figures", *self._typed()))
+                say(self.to_keep("these figures", *self._typed()))
         elif consequence or self.recorded is None or self.instrument.targets:
             # else a recording may be all that was wanted
             say(f"nothing was profiled{self._why_nothing(consequence)}")
@@ -329,14 +305,14 @@ class ProfiledRun:
         name = library_model_module()
         filename = getattr(sys.modules.get(name or ""), "__file__", None)
         if filename and not any(target.covers(filename) for target in self.instrument.targets):
-            again = self._called.again(*self._typed(), "-p", str(name))
+            again = self.again(*self._typed(), "-p", str(name))
             say(f"the model's own lines are in {name}: {again}")
 
     def _why_nothing(self, consequence: str) -> str:
         profiler = profile.profiler
         if any(each.is_cleared for each in (*profiler.functions, *profiler.blocks.values())):
             return f" since the figures were cleared{consequence}"
-        name = self._called.program.name
+        name = self.program.name
         if self._is_default:
             why = f"no function of {name} was called" if adapters() else _NO_FRAMEWORK
             return f"{consequence}: {why}"
@@ -344,7 +320,7 @@ class ProfiledRun:
             return consequence
         return (
             f"{consequence}: decorate a function with @tensorlens.profile, or profile all of"
-            f" {name}: {self._called.again('-p', name)}"
+            f" {name}: {self.again('-p', name)}"
         )
 
     def _typed(self) -> list[str]:
