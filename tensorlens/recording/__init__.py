@@ -6,7 +6,7 @@ attach(
     __name__,
     {
         "analysis": ("Resident",),
-        "analysis.places": ("Phases", "landmark"),
+        "analysis.sites": ("Sites", "landmark"),
         "memory_viz": ("synthetic_segments",),
         "oom": (),
         "oom.annotation": (),

@@ -76,7 +76,7 @@ def _name_inputs(trace: Trace) -> None:
     log, index = trace.log, EventIndex(trace.log)
     for row, label in trace.inputs.items():
         site = index.site(row)
-        if log.label[row] < 0 and index.phase[site] == "other" and index.module[site] is None:
+        if log.label[row] < 0 and site.phase == "other" and site.module is None:
             log.name(row, label)
 
 

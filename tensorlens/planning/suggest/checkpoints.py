@@ -32,7 +32,7 @@ def block_checkpoints(recorded: RecordedSteps) -> Iterator[Suggestion]:
     blocks = RepeatedBlocks(recorded)
     calls, index = blocks.calls(), recorded.index
     backward = (row for call in calls for row in call.backward)
-    if not calls or any(index.computed_again(index.site(row)) for row in backward):
+    if not calls or any(index.site(row).computed_again for row in backward):
         return
     replay = recorded.replay()
     inputs = keep_inputs(recorded, replay, calls)

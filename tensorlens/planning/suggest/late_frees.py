@@ -118,7 +118,7 @@ def _holder_key(recorded: RecordedSteps, row: int) -> str:
     """Return the variable that holds a block, a list for its items; else the line that made it."""
     name = recorded.roles.named(row)
     if name is None:
-        return str(recorded.index.born[recorded.index.site(row)])
+        return str(recorded.index.site(row).born)
     return _LIST_INDEX.sub("", name)
 
 
@@ -132,7 +132,7 @@ def _largest_variable(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str
         row for row in ordered if not _is_kept_by_graph(recorded, row) and recorded.roles.named(row)
     ]
     row = named_rows[0] if named_rows else ordered[0]
-    line = recorded.index.born[recorded.index.site(row)]
+    line = recorded.index.site(row).born
     name = recorded.roles.named(row) if named_rows else None
     short = "what is kept" if name is None else _LIST_INDEX.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)

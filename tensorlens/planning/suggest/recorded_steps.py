@@ -95,7 +95,7 @@ class RecordedSteps:
 
     def phase(self, row: int) -> str:
         """Return the program's phase at a row."""
-        return self.index.phase[self.index.site(row)]
+        return self.index.site(row).phase
 
     def allocations(self, span: range | None = None) -> Iterator[int]:
         """Yield the rows of the device's blocks, including those from before the recording."""

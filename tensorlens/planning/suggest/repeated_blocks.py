@@ -63,9 +63,7 @@ class RepeatedBlocks:
         """Return the number of an event's block, in backward by its node; -1: none."""
         recorded = self._recorded
         site = recorded.index.site(row)
-        stack = site[0]
-        if recorded.phase(row) == "backward":
-            stack = recorded.index.context(site).forward
+        stack = site.context.forward if site.phase == "backward" else site.stack
         return -1 if stack < 0 else self._block_numbers[stack]
 
     def calls(self) -> Sequence[Call]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tensorlens.recording.analysis import BackwardCost, Churn, LineGrowth
-from tensorlens.recording.analysis.event_index import EventIndex, Site, SiteTable, event_index
+from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import largest_sums, row_at
 from tensorlens.recording.analysis.levels import device_or_highest, device_peak, residents
 from tensorlens.recording.analysis.roles import roles_of
+from tensorlens.recording.analysis.sites import Site
 from tensorlens.records.logs.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine
 
@@ -39,11 +41,11 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     """
     roles, index = roles_of(recording), event_index(recording)
     lines: dict[SourceLine | None, _Line] = {}
-    line_of = SiteTable(lambda site: lines.setdefault(index.charged[site], _Line()))
-    node_of = SiteTable(lambda site: _node(index, site))
+    line_of = cache(lambda site: lines.setdefault(site.charged, _Line()))
+    node_of = cache(_node)
     for row, allocates in _rows(recording, device):
         site = index.site(row)
-        line = line_of[site]
+        line = line_of(site)
         size = index.log.size[row]
         if not allocates:
             line.resident -= size
@@ -53,9 +55,9 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         line.nbytes += size
         line.blocks += 1
         line.kept += 0 if index.within_phase(row) else size
-        line.nodes[node_of[site]] += size
-        if (model := index.model[site]) is not None:
-            line.model_lines[model] += size
+        line.nodes[node_of(site)] += size
+        if site.model is not None:
+            line.model_lines[site.model] += size
         if roles.role(row) == "gradient" and (name := roles.named(row)) is not None:
             line.gradients[name] += size
     ordered = sorted(lines.items(), key=lambda each: (-each[1].nbytes, str(each[0])))
@@ -78,7 +80,8 @@ def backward_calls(recording: Recording, device: str) -> dict[SourceLine, int]:
     """
     index = event_index(recording)
     made = largest_sums((index.site(row), size) for row, size in _allocations(recording, device))
-    return largest_sums((line, size) for site, size in made.items() for line in index.calls[site])
+    callers = index.table.callers
+    return largest_sums((line, size) for site, size in made.items() for line in callers(site))
 
 
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
@@ -87,7 +90,7 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
     They add up to those of :func:`backward`.
     """
     index, made = event_index(recording), _allocations(recording, device)
-    return largest_sums((index.module[index.site(row)], size) for row, size in made)
+    return largest_sums((index.site(row).module, size) for row, size in made)
 
 
 def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int, int]]:
@@ -99,13 +102,12 @@ def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int
 def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]]:
     """Yield the allocations and frees of blocks made in backward, in order."""
     index, log = event_index(recording), recording.log
-    phase = index.phase
     number = None if device is None else log.devices.index(device_or_highest(recording, device))
     made: set[int] = set()
     columns = zip(log.kind, log.device, log.pair, index.sites(), strict=True)
     for row, (kind, here, pair, site) in enumerate(columns):
         if kind == ALLOC:
-            if phase[site] == "backward" and number in (None, here):
+            if site.phase == "backward" and number in (None, here):
                 made.add(row)
                 yield row, True
         elif kind == FREE and pair in made:
@@ -113,11 +115,11 @@ def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]
             yield pair, False
 
 
-def _node(index: EventIndex, site: Site) -> str:
+def _node(site: Site) -> str:
     """Return the node that ran, or the operator if a node recomputes forward."""
-    context = index.context(site)
+    context = site.context
     operator = context.outer or context.op
-    found = (operator, context.node) if index.computed_again(site) else (context.node, operator)
+    found = (operator, context.node) if site.computed_again else (context.node, operator)
     return found[0] or found[1] or "not recorded"
 
 
@@ -139,7 +141,7 @@ def growth(
     for sign, rows in ((-1, before), (1, after)):
         for row in rows:
             if row not in stayed:
-                key = index.charged[index.site(row)], roles.role(row)
+                key = index.site(row).charged, roles.role(row)
                 nbytes[key] += sign * log.size[row]
                 blocks[key] += sign
     found = (LineGrowth(*key, nbytes[key], blocks[key]) for key in blocks)
@@ -158,5 +160,5 @@ def churn(recording: Recording, device: str | None = None) -> Churn:
         handed_out=sum(size for _, size in made),
         allocations=len(made),
         peak=device_peak(recording, device)[0],
-        by_line=largest_sums((index.charged[index.site(row)], size) for row, size in made),
+        by_line=largest_sums((index.site(row).charged, size) for row, size in made),
     )

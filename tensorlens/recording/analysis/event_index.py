@@ -4,76 +4,43 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
-from tensorlens.recording.analysis.places import Lines, Phases, Purpose, purposes
-from tensorlens.records.logs.events import PHASES, Context, EventLog
+from tensorlens.recording.analysis.sites import Site, Sites
+from tensorlens.records.logs.events import PHASES, EventLog
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
 
-Site = tuple[int, int]
-"""Numbers of a stack and a context, which are the site of an event. There are few."""
-
 Key = tuple[int, Hashable]
 """A thread and the key of its run of events; key None continues the run before."""
 
-_T = TypeVar("_T")
-_NOTHING = Context()
-
-
-class SiteTable(dict[Site, _T], Generic[_T]):
-    """A cache of a function of a site."""
-
-    def __init__(self, of: Callable[[Site], _T]) -> None:
-        super().__init__()
-        self._of = of
-
-    def __missing__(self, site: Site) -> _T:
-        value = self[site] = self._of(site)
-        return value
-
 
 class EventIndex:
-    """A log with the facts of its sites; see :func:`event_index`."""
+    """A log with its sites and runs; see :func:`event_index`."""
 
     def __init__(self, log: EventLog) -> None:
-        phases = Phases(log.stacks, log.contexts)
-        lines = Lines(log.stacks, log.contexts)
-        phase = SiteTable(lambda site: phases.of(*site))
         self.log = log
-        self.phase = phase
-        self.born = SiteTable(lambda site: lines.charged(site[0], -1, "other"))
-        self.charged = SiteTable(lambda site: lines.charged(*site, phase[site]))
-        self.calls = SiteTable(lambda site: lines.charged_and_callers(*site, phase[site]))
-        self.model = SiteTable(lambda site: lines.model(*site, phase[site]))
-        self.module = SiteTable(lambda site: lines.module(*site, phase[site]))
-        self._spans: SiteTable[Key] = SiteTable(self._span)
+        self.table = Sites(log)
 
     def site(self, row: int) -> Site:
         """Return the site of an event."""
-        return self.log.stack[row], self.log.context[row]
+        return self.table[self.log.stack[row], self.log.context[row]]
 
-    def context(self, site: Site) -> Context:
-        """Return the context of a site: the operator, node and thread that ran."""
-        return _NOTHING if site[1] < 0 else self.log.contexts[site[1]]
-
-    @cached_property
-    def purpose(self) -> SiteTable[Purpose | None]:
-        """Purpose of the memory of a site, if a known function allocated it."""
-        of_stacks = purposes(self.log.stacks)
-        return SiteTable(lambda site: None if site[0] < 0 else of_stacks[site[0]])
+    def sites(self) -> Iterable[Site]:
+        """Yield the site of each event."""
+        return map(self.table.__getitem__, zip(self.log.stack, self.log.context, strict=True))
 
     @cached_property
     def runs(self) -> array[int]:
         """Number of the run of each row: successive events of a thread in one operator or node."""
-        return self._numbered(lambda site: self._node(site) or self._operator(site))
+        return self._numbered(lambda site: _node(site) or _operator(site))
 
     @cached_property
     def operator_runs(self) -> array[int]:
         """Number of each row's run as in :attr:`runs`, by operators also where a node runs."""
-        return self._numbered(self._operator)
+        return self._numbered(_operator)
 
     @cached_property
     def spans(self) -> array[int]:
@@ -81,11 +48,7 @@ class EventIndex:
 
         Events of phase ``other`` end no span: it lasts until the next phase begins.
         """
-        return _run_numbers(map(self._spans.__getitem__, self.sites()))
-
-    def sites(self) -> Iterable[Site]:
-        """Yield the site of each event."""
-        return zip(self.log.stack, self.log.context, strict=True)
+        return self._numbered(_span)
 
     def within_run(self, row: int) -> bool:
         """Return whether a block was freed while the operator or node that allocated it still ran.
@@ -96,7 +59,7 @@ class EventIndex:
         free = self.log.pair[row]
         if free < 0:
             return False
-        runs = self.operator_runs if self.computed_again(self.site(row)) else self.runs
+        runs = self.operator_runs if self.site(row).computed_again else self.runs
         return runs[row] == runs[free]
 
     def within_phase(self, row: int) -> bool:
@@ -108,31 +71,13 @@ class EventIndex:
         if free < 0:
             return False
         made, freed = self.site(row), self.site(free)
-        if self.phase[made] != self.phase[freed]:
+        if made.phase != freed.phase:
             return False
-        elsewhere = self.context(made).thread != self.context(freed).thread
+        elsewhere = made.context.thread != freed.context.thread
         return elsewhere or self.spans[row] == self.spans[free]
 
-    def computed_again(self, site: Site) -> bool:
-        """Return whether an operator made an autograd node in backward: it recomputes forward."""
-        return self.context(site).grad and self.phase[site] == "backward"
-
-    def _node(self, site: Site) -> Key | None:
-        context = self.context(site)
-        if context.node is None or self.phase[site] != "backward":
-            return None
-        return context.thread, (context.node, context.forward)
-
-    def _operator(self, site: Site) -> Key:
-        context = self.context(site)
-        return context.thread, (site[0], context.outer or context.op)
-
     def _numbered(self, of: Callable[[Site], Key]) -> array[int]:
-        return _run_numbers(map(SiteTable(of).__getitem__, self.sites()))
-
-    def _span(self, site: Site) -> Key:
-        phase = self.phase[site]
-        return self.context(site).thread, None if phase == PHASES[-1] else phase
+        return _run_numbers(map(cache(of), self.sites()))
 
 
 def event_index(recording: Recording) -> EventIndex:
@@ -153,3 +98,19 @@ def _run_numbers(keys: Iterable[Key]) -> array[int]:
             current[thread] = begun
         numbers.append(current.get(thread, 0))
     return numbers
+
+
+def _node(site: Site) -> Key | None:
+    context = site.context
+    if context.node is None or site.phase != "backward":
+        return None
+    return context.thread, (context.node, context.forward)
+
+
+def _operator(site: Site) -> Key:
+    context = site.context
+    return context.thread, (site.stack, context.outer or context.op)
+
+
+def _span(site: Site) -> Key:
+    return site.context.thread, None if site.phase == PHASES[-1] else site.phase

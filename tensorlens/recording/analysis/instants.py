@@ -56,8 +56,7 @@ class Residents(RowSequence[Resident]):
     def record(self, row: int) -> Resident:
         """Return one block; ``row`` is not checked."""
         roles, row = self._roles, self.rows[row]
-        index = roles.index
-        log, site, label = index.log, index.site(row), roles.label(row)
+        log, site, label = roles.index.log, roles.index.site(row), roles.label(row)
         return Resident(
             row=row,
             name=roles.name(row),
@@ -65,16 +64,16 @@ class Residents(RowSequence[Resident]):
             known=label is not None,
             device=log.devices[log.device[row]],
             nbytes=log.size[row],
-            born=index.born[site],
-            charged=index.charged[site],
+            born=site.born,
+            charged=site.charged,
             module=roles.module(row),
-            op=index.context(site).op,
-            phase=index.phase[site],
+            op=site.context.op,
+            phase=site.phase,
             age_ns=None if log.was_before(row) else self._until(row) - log.time[row],
-            stack=site[0],
+            stack=site.stack,
             dtype=None if label is None else label.dtype,
             shape=None if label is None else label.shape,
-            model_line=index.model[site],
+            model_line=site.model,
         )
 
     def _until(self, row: int) -> int:
@@ -133,18 +132,16 @@ def _moment(
         row=row,
         time_ns=now,
         tensors=Residents(roles, ordered, now),
-        by_line=largest_sums((index.charged[site], size) for site, size in sites.items()),
+        by_line=largest_sums((site.charged, size) for site, size in sites.items()),
         by_role=largest_sums((roles.role(each), sizes[each]) for each in rows),
         by_module=largest_sums((roles.module(each), sizes[each]) for each in rows),
-        by_stack=largest_sums((site[0], size) for site, size in sites.items()),
-        by_phase=largest_sums((index.phase[site], size) for site, size in sites.items()),
+        by_stack=largest_sums((site.stack, size) for site, size in sites.items()),
+        by_phase=largest_sums((site.phase, size) for site, size in sites.items()),
         held=held_at(log, device, rows),
         reserved=None if dropped or reserved is None else reserved[row + 1],
         dropped=dropped,
         by_model_line=largest_sums(
-            ((index.charged[site], model), size)
-            for site, size in sites.items()
-            if (model := index.model[site]) is not None
+            ((site.charged, site.model), size) for site, size in sites.items() if site.model
         ),
     )
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from tensorlens.recording.analysis.event_index import EventIndex, Site, SiteTable, event_index
+from tensorlens.recording.analysis.event_index import EventIndex, event_index
+from tensorlens.recording.analysis.sites import Site
 from tensorlens.records.logs.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
@@ -61,17 +62,16 @@ class Roles:
 
     def __init__(self, index: EventIndex) -> None:
         self.index = index
-        self._kept = SiteTable(self._kept_as)
-        self._made = SiteTable(self._made_by)
+        self._made = cache(_made_by)
         self._owner = cache(self._owned_by)
 
     def role(self, row: int) -> str:
         """Return one of :data:`~tensorlens.roles.BLOCK_ROLES`."""
-        label = self.label(row)
+        label, site = self.label(row), self.index.site(row)
         if label is not None:
-            made_inside = label.role == _INPUT and self.index.module[self.index.site(row)]
+            made_inside = label.role == _INPUT and site.module
             return _KEPT["forward"] if made_inside else label.role
-        purpose = self.index.purpose[self.index.site(row)]
+        purpose = site.purpose
         if purpose is not None and not purpose.has_scratch:
             return purpose.role
         if self._is_temporary(row):
@@ -79,7 +79,7 @@ class Roles:
         if purpose is not None:
             return purpose.role
         alike = self._alike.get(self._likeness(row)) if self._alike else None
-        return self._kept[self.index.site(row)] if alike is None else alike[0]
+        return _kept_as(site) if alike is None else alike[0]
 
     def name(self, row: int) -> str:
         """Return what the block is called; never empty."""
@@ -89,7 +89,7 @@ class Roles:
         """Return the name that a census gave the block or blocks like it, or None."""
         label = self.label(row)
         name = self._inherited(row) if label is None else label.name
-        module = self.index.module[self.index.site(row)]
+        module = self.index.site(row).module
         if name is None or not module:
             return name
         # the graph's own guess fails for sharded parameters, and after the last parameter
@@ -99,7 +99,7 @@ class Roles:
 
     def module(self, row: int) -> str | None:
         """Return the path of the module that made the block or has its parameter, or None."""
-        module, label = self.index.module[self.index.site(row)], self.label(row)
+        module, label = self.index.site(row).module, self.label(row)
         if module is not None or label is None or label.role not in _OF_MODULES:
             return module
         return self._owner(label.name)
@@ -116,40 +116,16 @@ class Roles:
     def _fallback(self, row: int) -> str:
         log, site = self.index.log, self.index.site(row)
         if not log.was_before(row):
-            return self._made[site]
-        line = self.index.charged[site]
-        return BEFORE if line is None else f"{BEFORE}, at {short_line(line)}"
+            return self._made(site)
+        return f"{BEFORE},{_at(site.charged)}" if site.charged else BEFORE
 
     def _is_temporary(self, row: int) -> bool:
         index = self.index
-        if index.phase[index.site(row)] == "optimizer":
+        if index.site(row).phase == "optimizer":
             given_back = index.within_phase(row)
         else:
             given_back = index.within_run(row)
         return given_back and index.log.kind[row] != START
-
-    def _kept_as(self, site: Site) -> str:
-        if self.index.computed_again(site):
-            return "activation"
-        if self.index.context(site).phase == "optimizer":
-            # stated by a graph: its optimizer keeps only variables, which have labels
-            return TEMPORARY
-        return _KEPT.get(self.index.phase[site], "other")
-
-    def _made_by(self, site: Site) -> str:
-        index = self.index
-        context, module, line = index.context(site), index.module[site], index.charged[site]
-        purpose = index.purpose[site]
-        if purpose is not None:
-            return f"{module}: {purpose.what}" if module else purpose.what
-        what = context.outer or context.op or context.node
-        if context.node is not None and index.phase[site] == "backward" and not context.grad:
-            what = context.node
-        if what is not None:
-            return f"{module}: {what}" if module else f"{what}{_at(line)}"
-        if line is None:
-            return module or "no stack recorded"
-        return f"{module}: {short_line(line)}" if module else f"{line.function}(){_at(line)}"
 
     def _owned_by(self, name: str) -> str | None:
         """Return the innermost module that ran whose path is a prefix of a name."""
@@ -199,7 +175,7 @@ class Roles:
 
     def _tells(self, likeness: _Likeness) -> bool:
         stack, number, _ = likeness
-        context = self.index.context((stack, number))
+        context = self.index.table[stack, number].context
         return stack >= 0 or context.op is not None or context.node is not None
 
 
@@ -211,6 +187,31 @@ def roles_of(recording: Recording) -> Roles:
 def block_roles(roles: Roles) -> list[str]:
     """Return the role of each row that is an allocation; of others it is empty."""
     return [roles.role(row) if kind < FREE else "" for row, kind in enumerate(roles.index.log.kind)]
+
+
+def _kept_as(site: Site) -> str:
+    """Return the role of a block that outlives the operator, node or step that made it."""
+    if site.computed_again:
+        return "activation"
+    if site.context.phase == "optimizer":
+        # stated by a graph: its optimizer keeps only variables, which have labels
+        return TEMPORARY
+    return _KEPT[site.phase]
+
+
+def _made_by(site: Site) -> str:
+    """Return the name of a block after its origin."""
+    context, module, line = site.context, site.module, site.charged
+    if site.purpose is not None:
+        return f"{module}: {site.purpose.what}" if module else site.purpose.what
+    what = context.outer or context.op or context.node
+    if context.node is not None and site.phase == "backward" and not context.grad:
+        what = context.node
+    if what is not None:
+        return f"{module}: {what}" if module else f"{what}{_at(line)}"
+    if line is None:
+        return module or "no stack recorded"
+    return f"{module}: {short_line(line)}" if module else f"{line.function}(){_at(line)}"
 
 
 def _at(line: SourceLine | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tensorlens.frameworks.base import TORCH, AdviceWords, KeptGraph, Request
-from tensorlens.recording.analysis.event_index import EventIndex
+from tensorlens.recording.analysis.sites import Sites
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.ledger import Ledger
@@ -83,30 +83,27 @@ def _recorded(request: Request, log: EventLog) -> Request | None:
     nbytes = log.size[row]
     if request.nbytes is None or (request.exact and request.nbytes != nbytes):
         return None
-    index = EventIndex(log)
-    site = index.site(row)
-    context = index.context(site)
+    site = Sites(log)[log.stack[row], log.context[row]]
     return replace(
         request,
         nbytes=nbytes,
         exact=True,
-        line=index.charged[site],
-        module=index.module[site],
-        op=context.outer or context.op,
-        phase=index.phase[site],
+        line=site.charged,
+        module=site.module,
+        op=site.context.outer or site.context.op,
+        phase=site.phase,
     )
 
 
 def _traced(request: Request, error: BaseException) -> Request:
     log = EventLog()
-    site = log.stacks.add([*_frames(error)]), -1
-    index = EventIndex(log)
-    phase = index.phase[site]
+    stack = log.stacks.add([*_frames(error)])
+    site = Sites(log)[stack, -1]
     return replace(
         request,
         # the line that made a graph's node is not the one that runs the graph
-        line=request.line or index.charged[site],
-        phase=phase if phase != "other" else None,
+        line=request.line or site.charged,
+        phase=site.phase if site.phase != "other" else None,
     )
 
 

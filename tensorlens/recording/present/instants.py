@@ -199,7 +199,7 @@ def _no_line_label(recording: Recording, device: str) -> str:
     before = {
         log.was_before(row)
         for row, (kind, here) in enumerate(zip(log.kind, log.device, strict=True))
-        if kind < FREE and here == number and index.charged[index.site(row)] is None
+        if kind < FREE and here == number and index.site(row).charged is None
     }
     if before == {True}:
         return BEFORE

@@ -8,7 +8,7 @@ from heapq import nlargest
 from typing import Any, TypeVar
 
 from tensorlens.recording.analysis import Moment, Resident, Timeline
-from tensorlens.recording.analysis.event_index import SiteTable, event_index
+from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.levels import (
     Levels,
     key_levels,
@@ -151,10 +151,8 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     points where its bytes change, and the bytes from there on.
     """
     index = event_index(recording)
-    keys = SiteTable(lambda site: (index.charged[site], index.model[site]))
-    levels = key_levels(
-        recording, timeline.device, timeline.rows, map(keys.__getitem__, index.sites())
-    )
+    keys = ((site.charged, site.model) for site in index.sites())
+    levels = key_levels(recording, timeline.device, timeline.rows, keys)
     wholes: dict[SourceLine | None, list[Levels]] = {}
     for (line, _), each in levels.items():
         wholes.setdefault(line, []).append(each)

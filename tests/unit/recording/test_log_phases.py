@@ -1,7 +1,7 @@
 import pytest
 from made_logs import CALL, ENGINE, OPTIMIZER, Made, user
 
-from tensorlens.recording import Phases, landmark
+from tensorlens.recording import Sites, landmark
 from tensorlens.records import Context, Frame
 
 MODULE = "layers.0"
@@ -10,8 +10,8 @@ MODULE = "layers.0"
 def phase(*frames: Frame | str, context: Context | None = None) -> str:
     made = Made()
     stack = made.stack(*frames)
-    contexts = [] if context is None else [context]
-    return Phases(made.log.stacks, contexts).of(stack, len(contexts) - 1)
+    number = -1 if context is None else made.log.context_number(context)
+    return Sites(made.log)[stack, number].phase
 
 
 @pytest.mark.parametrize(
