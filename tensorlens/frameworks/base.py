@@ -300,10 +300,6 @@ class KeptGraph:
 class Recorder(Protocol):
     """A running recording."""
 
-    def mark(self, name: str) -> None:
-        """Mark this moment with a name."""
-        ...
-
     def read(self, end: bool) -> Recorded | None:
         """Return the recording so far; ``end`` stops it, and may be true once.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -27,7 +29,7 @@ from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording import oom
 from tensorlens.recording.analysis.costs import backward_calls
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.logs.events import EventLog, Origin, Recorded
+from tensorlens.records.logs.events import DeferredLog, EventLog, Origin, Recorded
 from tensorlens.records.logs.merging import merge_recordings
 from tensorlens.tensors.reporter import MemReporter
 
@@ -224,6 +226,8 @@ class Recorders:
     def __init__(self, adapters: Sequence[Adapter], options: RecordOptions) -> None:
         self._options = options
         self._running: list[tuple[str, Recorder]] = []
+        self._marks: list[tuple[str, int, int]] = []
+        """Names, with their moments by the wall clock and the monotonic one."""
         with ExitStack() as stack:
             stack.callback(_stop_unread, self._running)
             _, failed = ask(adapters, self._start)
@@ -245,9 +249,8 @@ class Recorders:
             self._notes.append(_refusal(adapter.name, reason(error)))
 
     def mark(self, name: str) -> None:
-        """Give this moment a name, behind the last event of each framework."""
-        for _, recorder in self._running:
-            recorder.mark(name)
+        """Give this moment a name."""
+        self._marks.append((name, time.time_ns(), time.monotonic_ns()))
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording in all, whatever fails in one."""
@@ -265,8 +268,18 @@ class Recorders:
                     _stop_unread(waiting if end else ())
                     raise
                 notes.append(f"{name}: its events were lost: {reason(error)}")
-        log, origin = merge_recordings(found, same_marks=True)
+        log, origin = merge_recordings(found)
+        if self._marks:
+            log = DeferredLog(partial(_with_marks, log, origin, [*self._marks]))
         return log, replace(origin, notes=(*origin.notes, *notes))
+
+
+def _with_marks(log: EventLog, origin: Origin, marks: Sequence[tuple[str, int, int]]) -> EventLog:
+    wall = round((origin.started or 0.0) * 1e9)
+    exact = origin.started_ns
+    times = (time - wall if exact is None else now - exact for _, time, now in marks)
+    log.add_marks(zip((name for name, *_ in marks), times, strict=True), origin.dropped)
+    return log
 
 
 def _refusal(name: str, text: str) -> str:

@@ -215,7 +215,8 @@ def test_compiled_modules_get_no_hooks(history, options, before):
 
 def test_a_mark_is_placed_by_its_time(monkeypatch, options):
     history = History(monkeypatch)
-    recorder = recorders.CudaRecorder(options)
+    stand_in = SimpleNamespace(record=lambda options: {"": recorders.CudaRecorder(options)})
+    recorder = Recorders([stand_in], options)
     history.event("alloc", 0, MIB, time.time() * 1e6)
     time.sleep(0.002)
     recorder.mark("between")

@@ -25,7 +25,6 @@ _SIGNATURES: Signatures = {
     "tl_end": (_Number, (_Held,)),
     "tl_is_recording": (ctypes.c_int, ()),
     "tl_name_at_backward": (None, (_Address,)),
-    "tl_record_mark": (None, (_Number,)),
     "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
     "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
     "tl_thread": (ctypes.c_int32, ()),
@@ -68,8 +67,6 @@ class LogRows:
     peak of the dropped ones: the larger of both."""
     lost_stacks: int
     """Events without a stack, as there was no more room for stacks."""
-    marks: list[tuple[int, int]]
-    """For each mark its number, and the number of rows before it."""
 
 
 class NativeRecorder:
@@ -131,9 +128,9 @@ class NativeRecorder:
                         self.stop_ops()
         if found == 0:
             raise MemoryError
-        rows, marks, dropped, lost_stacks, unlisted = self._look(found, 0)
+        rows, dropped, lost_stacks, unlisted = self._look(found, 0)
         peak, *_ = self._look(found, 1)
-        return LogRows(rows, dropped, peak, unlisted, lost_stacks, marks)
+        return LogRows(rows, dropped, peak, unlisted, lost_stacks)
 
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
@@ -143,10 +140,6 @@ class NativeRecorder:
         """
         self._namer = namer
         self._library.tl_name_at_backward(id(namer))
-
-    def mark(self, number: int) -> None:
-        """Add a mark with this number to the log."""
-        self._library.tl_record_mark(number)
 
     def thread_now(self) -> int:
         """Return the number of the calling thread in contexts."""
@@ -177,20 +170,11 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(
-        self, found: object, which: int
-    ) -> tuple[Columns, list[tuple[int, int]], int, int, int]:
-        starts, figures = (_Address * (len(_CODES) + 1))(), (_Number * 5)()
+    def _look(self, found: object, which: int) -> tuple[Columns, int, int, int]:
+        columns, figures = (_Address * len(_CODES))(), (_Number * 4)()
         self._library.tl_record_look(
-            found, which, ctypes.addressof(starts), ctypes.addressof(figures)
+            found, which, ctypes.addressof(columns), ctypes.addressof(figures)
         )
-        count, mark_length, dropped, lost_stacks, unlisted = figures
-        *columns, marks = starts
-        each = iter(copied("q", marks, mark_length))
-        return (
-            Columns(*map(copied, _CODES, columns, repeat(count))),
-            list(zip(each, each, strict=True)),
-            dropped,
-            lost_stacks,
-            unlisted,
-        )
+        count, dropped, lost_stacks, unlisted = figures
+        rows = Columns(*map(copied, _CODES, columns, repeat(count)))
+        return rows, dropped, lost_stacks, unlisted

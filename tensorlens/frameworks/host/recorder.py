@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import time
 import weakref
 from collections import deque
@@ -27,7 +26,7 @@ from tensorlens.frameworks.host.log_maker import (
     event_lifetimes,
     name_blocks,
 )
-from tensorlens.records.logs.events import OWN_MARK, DeferredLog, EventLog, Mark, Origin
+from tensorlens.records.logs.events import DeferredLog, EventLog, Origin
 from tensorlens.records.logs.stacks import source_lines
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import format_bytes
@@ -141,8 +140,6 @@ def _name() -> None:
 
 _MAX_NOTES = 1 << 14
 """Number of marks of :meth:`HostRecorder.note` that are kept."""
-_mark_numbers = itertools.count()
-"""Shared by all recordings, as they share the native log."""
 
 
 class HostRecorder:
@@ -161,10 +158,7 @@ class HostRecorder:
         self, options: RecordOptions, native: NativeRecorder, hooks: FrameworkHooks
     ) -> None:
         self._options = options
-        self._marks: dict[int, tuple[str, int]] = {}
-        """Number to name and time."""
-        self._latest: deque[int] = deque()
-        """Numbers of marks made by :meth:`note`."""
+        self._notes: deque[tuple[str, int]] = deque(maxlen=_MAX_NOTES)
         self._native = native
         self._hooks = hooks
         # the first watcher counts the blocks that exist already
@@ -180,21 +174,9 @@ class HostRecorder:
             self._unwatch()
             raise
 
-    def mark(self, name: str) -> None:
-        """Mark this moment with a name."""
-        self._mark(name)
-
     def note(self, name: str) -> None:
         """Mark this moment for our own use; only the latest :data:`_MAX_NOTES` marks are kept."""
-        self._latest.append(self._mark(name))
-        if len(self._latest) > _MAX_NOTES:
-            self._marks.pop(self._latest.popleft(), None)
-
-    def _mark(self, name: str) -> int:
-        number = next(_mark_numbers)
-        self._marks[number] = name, time.monotonic_ns() - self._started
-        self._native.mark(number)
-        return number
+        self._notes.append((name, time.monotonic_ns() - self._started))
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording."""
@@ -214,7 +196,7 @@ class HostRecorder:
             maker=LogMaker(self._native, module_name, self._thread),
             taken=taken,
             tables=tables,
-            marks=dict(self._marks),
+            notes=tuple(self._notes),
             started=self._started,
             amend=self._hooks.amend,
         )
@@ -237,8 +219,8 @@ class LogParts:
     maker: LogMaker
     taken: LogRows
     tables: list[tuple[TensorTable, TimeSpan]]
-    marks: dict[int, tuple[str, int]]
-    """Number to name and time."""
+    notes: Sequence[tuple[str, int]]
+    """Names and times of our own marks."""
     started: int
     amend: Callable[[EventLog, LogClock], None] | None
 
@@ -246,13 +228,7 @@ class LogParts:
         """Return the log of all rows."""
         rows = self.taken.rows
         log = self._build_log(rows, event_lifetimes(rows))
-        places = dict(self.taken.marks)
-        for number, (name, moment) in self.marks.items():
-            row = places.get(number)
-            if row is not None:
-                log.marks.append(Mark(name, row, moment))
-            elif self.taken.dropped and not name.startswith(OWN_MARK):
-                log.dropped_marks.append(name)
+        log.add_marks(self.notes, self.taken.dropped)
         log.sources = source_lines(log.stacks)
         return log
 

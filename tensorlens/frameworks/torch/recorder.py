@@ -6,7 +6,6 @@ import ctypes
 import functools
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +27,7 @@ from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
-from tensorlens.records.logs.events import ALLOC, START, EventLog, Mark, Origin, Recorded
+from tensorlens.records.logs.events import ALLOC, START, EventLog, Origin, Recorded
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
@@ -146,7 +145,6 @@ class CudaRecorder:
         self._started = time.time()
         self._holds_history = False
         self._ended = False
-        self._marks: list[tuple[str, float]] = []
         self._unhook: Callable[[], None] | None = None
         self._before = self._census() if torch.cuda.is_initialized() else None
         # runs at once if CUDA is in use already
@@ -157,10 +155,6 @@ class CudaRecorder:
             return
         self._holds_history = _history.hold(self._options.limit)
         self._unhook = _add_module_metadata(self._options.roots())
-
-    def mark(self, name: str) -> None:
-        """Name this moment."""
-        self._marks.append((name, time.time()))
 
     def read(self, end: bool) -> Recorded | None:
         """Return the log so far; None if CUDA was not used and there is no note to pass on."""
@@ -187,9 +181,6 @@ class CudaRecorder:
             ]
             name_blocks(log, (), found, number)
         started = self._started if origin.started is None else origin.started
-        for name, moment in self._marks:
-            when = round((moment - started) * 1e9)
-            log.marks.append(Mark(name, bisect_right(log.time, when), when))
         return log, replace(origin, started=started, notes=(*origin.notes, *self._notes))
 
     def _census(self) -> TensorTable | None:

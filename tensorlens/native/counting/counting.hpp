@@ -188,22 +188,20 @@ TL_EXPORT PyObject* tl_record_read(PyObject* held) {
 }
 
 // Sets the columns of the rows (`which` is 0), or of the blocks resident at the peak of the dropped
-// events (1). The last column has number and row of each mark in turn. Sets the figures to the
-// counts of rows, numbers of marks, dropped events and lost stacks, and the bytes of unlisted
-// blocks.
+// events (1). Sets the figures to the counts of rows, dropped events and lost stacks, and the bytes
+// of unlisted blocks.
 TL_EXPORT void tl_record_look(PyObject* read, int which, const void** columns, int64_t* figures) {
   const auto* const readout = held_as<Readout>(read);
   const Rows& rows = which == 0 ? readout->rows : readout->dropped;
   const void* all[] = {
       rows.kind.data(), rows.address.data(), rows.size.data(), rows.time.data(),
       rows.stack.data(), rows.context.data(), rows.birth.data(), rows.pair.data(),
-      rows.owner.data(), rows.marks.data()};
+      rows.owner.data()};
   std::copy(std::begin(all), std::end(all), columns);
   figures[0] = static_cast<int64_t>(rows.kind.size());
-  figures[1] = static_cast<int64_t>(rows.marks.size());
-  figures[2] = readout->lost;
-  figures[3] = g_lost_stacks.load(std::memory_order_relaxed);
-  figures[4] = readout->unlisted;
+  figures[1] = readout->lost;
+  figures[2] = g_lost_stacks.load(std::memory_order_relaxed);
+  figures[3] = readout->unlisted;
 }
 
 // Has `namer` called on the main thread when backward begins (see pending_names.hpp). The caller
@@ -212,10 +210,6 @@ TL_EXPORT void tl_name_at_backward(PyObject* namer) {
   g_modules_named.store(0, std::memory_order_relaxed);
   g_passes.store(0, std::memory_order_relaxed);
   g_namer.store(namer, std::memory_order_relaxed);
-}
-
-TL_EXPORT void tl_record_mark(int64_t number) {
-  record_mark(number);
 }
 
 // The tables behind the numbers in rows. They only grow: what was read stays valid.

@@ -52,9 +52,16 @@ constexpr int64_t kWaitFactor = 300;
 std::atomic<int64_t> g_resident{-1};
 std::atomic<int64_t> g_ask_again{0};
 
+// The clock of Python's time.monotonic_ns().
+#ifdef __APPLE__
+constexpr clockid_t kMonotonic = CLOCK_UPTIME_RAW;
+#else
+constexpr clockid_t kMonotonic = CLOCK_MONOTONIC;
+#endif
+
 int64_t monotonic_ns() {
   timespec clock;
-  clock_gettime(CLOCK_MONOTONIC, &clock);
+  clock_gettime(kMonotonic, &clock);
   return int64_t{1'000'000'000} * clock.tv_sec + clock.tv_nsec;
 }
 

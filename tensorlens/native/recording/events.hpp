@@ -351,13 +351,6 @@ void gradient_known(const void* data, const void* of) {
   }
 }
 
-void record_mark(int64_t number) {
-  const Holding holding(g_log.lock);
-  if (g_log.is_on()) {
-    g_log.append(Event::mark(number));
-  }
-}
-
 // In the order in which a thread takes several of them.
 SpinLock* const kEventLocks[] = {
     &g_calls.lock, &g_modules.lock, &g_stacks.lock, &g_contexts.lock,

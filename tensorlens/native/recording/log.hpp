@@ -13,12 +13,12 @@
 
 namespace {
 
-// An allocation, a free, a failed request, or a note (a block is a gradient; a named moment), in 32
-// bytes. Made by the static functions below.
+// An allocation, a free, a failed request, or a note that a block is a gradient, in 32 bytes. Made by
+// the static functions below.
 struct Event {
   uint64_t address;  // 0: no block
   int64_t size;      // negative for a free; 0: a note
-  int64_t time;      // of a note: its number, or the address of the gradient's owner
+  int64_t time;      // of a note: the address of the gradient's owner
   int32_t stack;
   int32_t context;
 
@@ -31,9 +31,6 @@ struct Event {
   }
   static Event gradient(uintptr_t address, uintptr_t of) {
     return Event{address, 0, static_cast<int64_t>(of), -1, -1};
-  }
-  static Event mark(int64_t number) {
-    return Event{0, 0, number, -1, -1};
   }
   // A free with the stack and context of this event.
   Event as_free(int64_t bytes) const {
@@ -49,20 +46,11 @@ struct Event {
   bool is_failure() const {
     return address == 0 && size != 0;
   }
-  bool is_note() const {
-    return size == 0;
-  }
-  bool is_mark() const {
-    return address == 0 && size == 0;
-  }
   bool is_gradient() const {
-    return address != 0 && size == 0;
+    return size == 0;
   }
   int64_t bytes() const {
     return size < 0 ? -size : size;
-  }
-  int64_t number() const {
-    return time;
   }
   uintptr_t owner() const {
     return static_cast<uintptr_t>(time);
@@ -254,7 +242,7 @@ class Log {
       }
       if (index < kChunk) {
         level += events[index].moves_bytes() ? events[index].size : 0;
-        highest.dropped += index >= from && !events[index].is_note();
+        highest.dropped += index >= from && !events[index].is_gradient();
       }
     }
   }

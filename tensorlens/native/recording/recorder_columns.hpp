@@ -19,7 +19,6 @@ struct Rows {
   std::vector<int64_t> size, time;
   std::vector<int32_t> stack, context, birth, pair;
   std::vector<int32_t> owner;  // row of the block whose gradient it is
-  std::vector<int64_t> marks;  // number of the mark, number of rows before it
 
   void add(int8_t what, uint64_t where, int64_t bytes, int64_t when, int32_t at, int32_t in) {
     kind.push_back(what);
@@ -114,11 +113,6 @@ class Pairing {
   }
 
   void add(const Event& event) {
-    if (event.is_mark()) {
-      rows_.marks.push_back(event.number());
-      rows_.marks.push_back(static_cast<int64_t>(rows_.kind.size()));
-      return;
-    }
     if (event.is_gradient()) {
       own(event.address, event.owner());
       return;

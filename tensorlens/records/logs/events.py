@@ -6,7 +6,8 @@ Sizes are exact bytes, times nanoseconds. Nothing here refers to the allocated m
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -220,6 +221,20 @@ class EventLog(RowSequence[Event]):
     def name(self, row: int, label: Label) -> None:
         """Label the block of an allocation."""
         self.label[row] = self.labels.number(label)
+
+    def add_marks(self, marks: Iterable[tuple[str, int]], dropped: int) -> None:
+        """Add marks, given by names and times, where they belong among the events.
+
+        Those before the first of the events that are left of ``dropped`` ones are dropped too.
+        """
+        first = self.starts
+        for name, time in marks:
+            row = bisect_right(self.time, time, first)
+            if row > first or not dropped:
+                self.marks.append(Mark(name, row, time))
+            elif not name.startswith(OWN_MARK):
+                self.dropped_marks.append(name)
+        self.marks.sort(key=lambda mark: mark.row)
 
     def sibling(self) -> EventLog:
         """Return an empty log that shares stacks, contexts and labels with this one."""

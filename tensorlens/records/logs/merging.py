@@ -6,12 +6,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import merge
-from itertools import chain
 
-from tensorlens.records.logs.events import OWN_MARK, START, EventLog, Mark, Origin, Recorded
+from tensorlens.records.logs.events import START, EventLog, Origin, Recorded
 
 
-def merge_recordings(parts: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
+def merge_recordings(parts: Sequence[Recorded]) -> Recorded:
     """Merge recordings into one log by time, with its origin.
 
     Each recorder numbers the threads besides the recording's own for itself, so these get new
@@ -19,7 +18,6 @@ def merge_recordings(parts: Sequence[Recorded], *, same_marks: bool = False) -> 
 
     Args:
         parts: log and origin of each recorder; facts of the process come from the first.
-        same_marks: each mark was made in all of them.
     """
     if len(parts) < 2:
         return parts[0] if parts else (EventLog(), Origin())
@@ -28,7 +26,7 @@ def merge_recordings(parts: Sequence[Recorded], *, same_marks: bool = False) -> 
     earliest = min(range(len(parts)), key=starts.__getitem__)
     delays = [start - starts[earliest] for start in starts]
     notes = [note for origin in origins for note in origin.notes]
-    return merge_logs([log for log, _ in parts], delays, same_marks=same_marks), replace(
+    return merge_logs([log for log, _ in parts], delays), replace(
         origins[0],
         source=_sources(origins),
         started=origins[earliest].started,
@@ -66,9 +64,7 @@ def _dropped_peaks(parts: Sequence[Recorded]) -> Mapping[str, EventLog]:
     }
 
 
-def merge_logs(
-    logs: Sequence[EventLog], delays: Sequence[int], *, same_marks: bool = False
-) -> EventLog:
+def merge_logs(logs: Sequence[EventLog], delays: Sequence[int]) -> EventLog:
     """Merge logs: first the blocks from before, then all events by time.
 
     Events of the same time keep their order.
@@ -76,8 +72,6 @@ def merge_logs(
     Args:
         logs: the logs.
         delays: nanoseconds from the earliest start to the start of each.
-        same_marks: each mark of the program was made in all of them and is one moment, after all
-            events that stand before it in any log.
     """
     whole, threads = EventLog(), 0
     columns = []
@@ -97,32 +91,10 @@ def merge_logs(
         setattr(whole, column, array(code, values))
     pairs = [(number, logs[number].pair[row]) for _, _, number, row in order]
     whole.pair = array("i", [-1 if row < 0 else new_rows[number][row] for number, row in pairs])
-    marks: list[list[Mark]] = []
     for log, delay, own in zip(logs, delays, new_rows, strict=True):
         whole.held.update({own[row]: size for row, size in log.held.items()})
-        marks.append([_moved(mark, delay, own) for mark in log.marks])
-    dropped = [log.dropped_marks for log in logs]
-    if same_marks:
-        whole.marks = _merge_same_marks(marks)
-        whole.dropped_marks = [*min(dropped, key=len, default=[])]
-    else:
-        whole.marks = sorted(chain.from_iterable(marks), key=lambda mark: mark.row)
-        whole.dropped_marks = [*chain.from_iterable(dropped)]
+        whole.add_marks([(mark.name, mark.time_ns + delay) for mark in log.marks], 0)
     return whole
-
-
-def _merge_same_marks(by_log: Sequence[Sequence[Mark]]) -> list[Mark]:
-    """Merge marks that are in all logs; some logs may have dropped the first ones.
-
-    Our own marks are in one log only.
-    """
-    own_marks = [mark for mark in chain.from_iterable(by_log) if mark.name.startswith(OWN_MARK)]
-    given = [[mark for mark in marks if not mark.name.startswith(OWN_MARK)] for marks in by_log]
-    merged = []
-    for index in range(max(map(len, given), default=0), 0, -1):
-        one, *others = (marks[-index] for marks in given if len(marks) >= index)
-        merged.append(replace(one, row=max([one.row, *(each.row for each in others)])))
-    return sorted([*merged, *own_marks], key=lambda mark: mark.row)
 
 
 def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, int]]:
@@ -146,9 +118,3 @@ def _renumbered(
         "device": [devices[number] for number in log.device],
         "time": [0 if log.was_before(row) else time + delay for row, time in enumerate(log.time)],
     }
-
-
-def _moved(mark: Mark, delay: int, new_rows: Sequence[int]) -> Mark:
-    """Return the mark with its new row."""
-    row = 0 if mark.row <= 0 or not new_rows else new_rows[mark.row - 1] + 1
-    return replace(mark, row=row, time_ns=mark.time_ns + delay)

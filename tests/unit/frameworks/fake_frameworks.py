@@ -36,16 +36,12 @@ class FakeCounter:
 
 
 class FakeRecorder:
-    """Gives a log that the test made; marks stand behind all of its events."""
+    """Gives a log that the test made."""
 
     def __init__(self, log: EventLog, origin: Origin) -> None:
         self.log = log
         self.origin = origin
         self.ended = 0
-        self.marked: list[str] = []
-
-    def mark(self, name: str) -> None:
-        self.marked.append(name)
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         self.ended += end

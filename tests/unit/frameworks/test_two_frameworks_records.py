@@ -1,4 +1,5 @@
 import signal
+import time
 
 import pytest
 from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table, use
@@ -25,7 +26,6 @@ from tensorlens.records import (
     EventLog,
     Frame,
     Ledger,
-    Mark,
     Origin,
     Part,
     SourceLine,
@@ -213,9 +213,9 @@ class TestCensus:
 
 def made_log(*events, device="cpu", thread=0):
     log = EventLog()
-    for number, (kind, address, size, time) in enumerate(events):
+    for number, (kind, address, size, at) in enumerate(events):
         stack = log.stacks.add([Frame("train.py", number + 1, "step")])
-        log.append(kind, device, address, size, time, stack, Context(thread=thread))
+        log.append(kind, device, address, size, at, stack, Context(thread=thread))
     return log
 
 
@@ -225,18 +225,16 @@ class TestRecording:
         one.recorder, two.recorder = first, second
         return one, two
 
-    def test_events_of_both_by_time_and_marks_once(self):
+    def test_events_of_both_by_time_and_marks_between_them(self, monkeypatch):
         first = made_log((START, 1, 100, 0), (ALLOC, 2, 10, 5), (FREE, 2, 10, 60))
         second = made_log((START, 8, 50, 0), (ALLOC, 9, 20, 4), (FREE, 9, 20, 30))
-        # the second began 3 ns later; both marks are of one moment, 40 ns after the first began
-        first.marks = [Mark("half", 2, 40)]
-        second.marks = [Mark("half", 3, 37)]
+        # the second began 3 ns later; the mark is made 40 ns after the first began
+        monkeypatch.setattr(time, "monotonic_ns", lambda: 1040)
         one = FakeRecorder(first, Origin(source={"cpu": "A"}, started=5.0, started_ns=1000))
         two = FakeRecorder(second, Origin(source={"cpu": "B"}, started=5.0, started_ns=1003))
         both = self.frameworks(one, two)
         recorder = Recorders(both, RecordOptions())
         recorder.mark("half")
-        assert one.marked == two.marked == ["half"]
         log, origin = recorder.read(True)
         assert [(e.action, e.nbytes, e.time_ns, e.pair) for e in log] == [
             ("start", 100, 0, -1),
@@ -252,14 +250,17 @@ class TestRecording:
         assert (origin.started, origin.started_ns) == (5.0, 1000)
         assert one.ended == two.ended == 1
 
-    def test_marks_that_one_has_dropped_are_kept_by_the_other(self):
-        first = made_log((ALLOC, 2, 10, 50))
-        first.marks, first.dropped_marks = [Mark("b", 0, 45)], ["a"]
-        second = made_log((ALLOC, 9, 20, 4))
-        second.marks = [Mark("a", 0, 2), Mark("b", 1, 45)]
-        both = self.frameworks(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
-        log, _ = Recorders(both, RecordOptions()).read(True)
-        assert [(mark.name, mark.row) for mark in log.marks] == [("a", 0), ("b", 1)]
+    def test_marks_before_all_events_that_were_kept_are_dropped(self, monkeypatch):
+        first, second = made_log((ALLOC, 2, 10, 50)), made_log((ALLOC, 9, 20, 4))
+        origin = Origin(started_ns=1000, dropped=7)
+        both = self.frameworks(FakeRecorder(first, origin), FakeRecorder(second, origin))
+        recorders = Recorders(both, RecordOptions())
+        for name, now in (("a", 1002), ("b", 1045), ("c", 1060)):
+            monkeypatch.setattr(time, "monotonic_ns", lambda now=now: now)
+            recorders.mark(name)
+        log, _ = recorders.read(True)
+        assert [(mark.name, mark.row) for mark in log.marks] == [("b", 1), ("c", 2)]
+        assert log.dropped_marks == ["a"]
         assert log.dropped_marks == []
 
     def test_threads_other_than_the_recordings_own_stay_apart(self):
@@ -304,7 +305,7 @@ class TestRecording:
             with pytest.raises(UsageError) as raised:
                 recording.mark(3)
         assert str(raised.value) == "mark(3): give a name, such as 'step 3'"
-        assert one.recorder.marked == []
+        assert recording.marks == ()
 
     def test_a_question_while_it_is_on_reads_once(self, monkeypatch):
         class Growing(FakeRecorder):

@@ -59,25 +59,12 @@ def test_merged_references_are_renumbered():
     assert {whole[row].nbytes: size for row, size in whole.held.items()} == {1024: 2048}
 
 
-def test_a_mark_stays_behind_the_event_it_stood_behind():
-    whole = merge_logs([host(), device()], [0, 0])
-    rows = {mark.name: mark.row for mark in whole.marks}
-    assert whole[rows["begun"] - 1].nbytes == 100
-    assert whole[rows["end"] - 1].action == "free"
-
-
-def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
+def test_marks_are_placed_by_their_time():
     one, other = host(), device()
-    call = Mark(GRAPH_CALL, 2, 6)
-    one.marks.insert(1, call)
-    other.marks = [Mark("begun", 1, 1), Mark("end", 2, 30)]
-    whole = merge_logs([one, other], [0, 0], same_marks=True)
-    # cpu start, cuda:0 start, cuda:0 alloc, cpu alloc, cpu free
-    assert [(mark.name, mark.row) for mark in whole.marks] == [
-        ("begun", 2),
-        (GRAPH_CALL, 4),
-        ("end", 5),
-    ]
+    other.marks = [Mark(GRAPH_CALL, 2, 6)]
+    whole = merge_logs([one, other], [0, 3])
+    # cpu start, cuda:0 start, cpu alloc, cuda:0 alloc, cpu free
+    assert whole.marks == [Mark("begun", 2, 1), Mark(GRAPH_CALL, 4, 9), Mark("end", 5, 30)]
 
 
 def test_merge_of_no_logs():
