@@ -18,7 +18,7 @@ from typing import Any
 
 from tensorflow.python.framework.ops import EagerTensor
 
-from tensorlens.frameworks.host.recorder import LogClock
+from tensorlens.frameworks.host.recorder import LogParts
 from tensorlens.frameworks.tensorflow.census.tensor_reader import FactKind, read_tensor
 from tensorlens.frameworks.tensorflow.hooks import follow_gradient_functions
 from tensorlens.records.logs.events import ALLOC, FREE, EventLog
@@ -65,13 +65,13 @@ class EagerGradients:
         call = _Call(self._thread(), begin, end, str(op), address, _nbytes(gradients))
         self._calls.append(call)
 
-    def amend(self, log: EventLog, clock: LogClock) -> None:
+    def amend(self, log: EventLog, parts: LogParts) -> None:
         """Set the forward operation and the phase of backward events."""
         if not self._calls:
             return
         calls = sorted(self._calls, key=lambda call: call.begin)
-        calls_by_row = _calls_by_row(log, calls, clock)
-        rows = _forward_rows(log, calls, calls_by_row, clock.started)
+        calls_by_row = _calls_by_row(log, calls, parts)
+        rows = _forward_rows(log, calls, calls_by_row, parts.started)
         forward_rows = set(rows.values())
         context = array("i", log.context)
         for row, number in enumerate(log.context):
@@ -87,15 +87,15 @@ class EagerGradients:
         log.context = context
 
 
-def _calls_by_row(log: EventLog, calls: Sequence[_Call], clock: LogClock) -> dict[int, _Call]:
+def _calls_by_row(log: EventLog, calls: Sequence[_Call], parts: LogParts) -> dict[int, _Call]:
     """Map each row to the gradient call that was running on its thread at that time."""
     by_thread: dict[int, list[_Call]] = {}
     for call in calls:
-        by_thread.setdefault(clock.thread(call.thread), []).append(call)
+        by_thread.setdefault(parts.maker.thread(call.thread), []).append(call)
     calls_by_row: dict[int, _Call] = {}
     for row, number in enumerate(log.context):
         calls_of_thread = by_thread.get(log.contexts[number].thread, []) if number >= 0 else []
-        moment = log.time[row] + clock.started
+        moment = log.time[row] + parts.started
         index = bisect_right(calls_of_thread, moment, key=attrgetter("begin")) - 1
         if index >= 0 and moment <= calls_of_thread[index].end:
             calls_by_row[row] = calls_of_thread[index]

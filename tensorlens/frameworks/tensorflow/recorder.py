@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,8 @@ from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.recorder import (
-    FrameworkHooks,
     HostRecorder,
-    LogClock,
+    LogParts,
     ModulePath,
     Moment,
 )
@@ -23,11 +21,10 @@ from tensorlens.frameworks.keras.names import layer_path
 from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.findings import census
-from tensorlens.frameworks.tensorflow.cpu import watch
 from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
 from tensorlens.frameworks.tensorflow.graphs.recorded_nodes import GraphOrigins
 from tensorlens.heap import instances
-from tensorlens.records.logs.events import GRAPH_CALL, EventLog
+from tensorlens.records.logs.events import EventLog
 from tensorlens.records.tensors import TensorTable
 
 _LAYERS = "keras.src.layers.layer"
@@ -65,11 +62,20 @@ def start(options: RecordOptions) -> Mapping[str, Recorder]:
     Raises:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    native = _recorder(cpu.recordable())
-    gradients, origins = EagerGradients(native.thread_now), GraphOrigins()
+    return {"tensorflow": TensorflowHostRecorder(options, _recorder(cpu.recordable()))}
 
-    def observe() -> Callable[[], None]:
-        ends = [watch(), gradients.start(), origins.start()]
+
+class TensorflowHostRecorder(HostRecorder):
+    """Recorder of TensorFlow's CPU allocator, with what graphs and tapes tell of its events."""
+
+    source = cpu.TensorflowAllocator.source
+
+    def __init__(self, options: RecordOptions, native: NativeRecorder) -> None:
+        self._gradients, self._origins = EagerGradients(native.thread_now), GraphOrigins()
+        super().__init__(options, native)
+
+    def _watch(self) -> Callable[[], None]:
+        ends = [cpu.watch(), self._gradients.start(), self._origins.start()]
 
         def end() -> None:
             for each in ends:
@@ -77,25 +83,14 @@ def start(options: RecordOptions) -> Mapping[str, Recorder]:
 
         return end
 
-    def amend(log: EventLog, clock: LogClock) -> None:
-        origins.amend(log)
-        gradients.amend(log, clock)
+    def _look(self, roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
+        # modules that are gone at the end have no paths
+        path = module_paths(roots) if moment == "end" else lambda address, kind: None
+        return census(roots).tensors, path
 
-    hooks = FrameworkHooks(cpu.TensorflowAllocator.source, observe, _look, module_paths, amend)
-    recorder = HostRecorder(options, native, hooks)
-    # a hook must not keep a recording alive that nobody ends
-    reference = weakref.ref(recorder)
-    origins.after_begin = lambda: _note(reference)
-    return {"tensorflow": recorder}
+    def _module_paths(self, roots: Sequence[CensusRoot]) -> ModulePath:
+        return module_paths(roots)
 
-
-def _note(reference: weakref.ref[HostRecorder]) -> None:
-    recorder = reference()
-    if recorder is not None:
-        recorder.note(GRAPH_CALL)
-
-
-def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-    # modules that are gone at the end have no paths
-    path = module_paths(roots) if moment == "end" else lambda address, kind: None
-    return census(roots).tensors, path
+    def _amend(self, log: EventLog, parts: LogParts) -> None:
+        self._origins.amend(log, parts)
+        self._gradients.amend(log, parts)

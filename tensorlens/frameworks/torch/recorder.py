@@ -16,7 +16,7 @@ from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.log_maker import AddressNames, name_blocks
-from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder, ModulePath, Moment
+from tensorlens.frameworks.host.recorder import HostRecorder, ModulePath, Moment
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import census, named_tensors
@@ -102,18 +102,26 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is not available.
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    hooks = FrameworkHooks(
-        TorchAllocator.source, cpu.watch, _look, lambda roots: named_tensors(roots, near=True)[1]
-    )
-    return HostRecorder(options, _recorder(cpu.recordable()), hooks)
+    return TorchHostRecorder(options, _recorder(cpu.recordable()))
 
 
-def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-    # a thread of autograd may run this, whose frames do not lead to the model
-    found = named_tensors(roots, near=moment != "backward" or not is_engine_busy())
-    if moment == "end" and not _is_whole(found[0]):
-        return named_tensors(roots, near=False)
-    return found
+class TorchHostRecorder(HostRecorder):
+    """Recorder of torch's CPU allocator."""
+
+    source = TorchAllocator.source
+
+    def _watch(self) -> Callable[[], None]:
+        return cpu.watch()
+
+    def _look(self, roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
+        # a thread of autograd may run this, whose frames do not lead to the model
+        found = named_tensors(roots, near=moment != "backward" or not is_engine_busy())
+        if moment == "end" and not _is_whole(found[0]):
+            return named_tensors(roots, near=False)
+        return found
+
+    def _module_paths(self, roots: Sequence[CensusRoot]) -> ModulePath:
+        return named_tensors(roots, near=True)[1]
 
 
 def _is_whole(table: TensorTable) -> bool:

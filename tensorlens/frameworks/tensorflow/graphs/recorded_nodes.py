@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from tensorlens.frameworks.host.recorder import LogParts
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes, bare_name
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, frame_of
 from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import (
@@ -19,14 +22,16 @@ from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import (
     is_folded,
     is_keras_data,
 )
-from tensorlens.frameworks.tensorflow.hooks import follow_graph_calls, noop
+from tensorlens.frameworks.tensorflow.hooks import follow_graph_calls
 from tensorlens.records.families import HANDLES
-from tensorlens.records.logs.events import ALLOC, Context, EventLog, Label
+from tensorlens.records.logs.events import ALLOC, GRAPH_CALL, Context, EventLog, Label
 
 _OWN_CODE = str(Path(__file__).parents[3]) + os.sep
 _TENSORFLOW = f"{os.sep}tensorflow{os.sep}python{os.sep}"
 """Code between the line that calls a function and the function's nodes; the first call goes through
 other lines of it than later ones."""
+_MAX_CALLS = 1 << 14
+"""Calls of a recording that are marked, the latest."""
 _HANDLE = "VarHandleOp"
 _BODY = re.compile(r"^.*/(?:body|cond|then|else|branch_?\d*|branches)/_\d+/")
 """Prefix of the nodes of an inlined loop or branch."""
@@ -47,9 +52,9 @@ class GraphOrigins:
     """Amends a log with the origins of graph nodes."""
 
     def __init__(self) -> None:
-        self.after_begin: Callable[[], None] = noop
-        """Called at the begin of each call of a function from Python."""
         self._nodes = Nodes()
+        self._calls: deque[int] = deque(maxlen=_MAX_CALLS)
+        """When functions were called from Python, in monotonic nanoseconds."""
 
     def start(self) -> Callable[[], None]:
         """Read functions that die before the recording ends, such as those of ``fit``'s pipelines.
@@ -60,19 +65,21 @@ class GraphOrigins:
         functions = self._nodes.functions
 
         def begin(name: str) -> None:
-            self.after_begin()
+            self._calls.append(time.monotonic_ns())
             if name not in seen:
                 seen.add(name)
                 functions.catch_up()
 
         return follow_graph_calls(begin)
 
-    def amend(self, log: EventLog) -> None:
+    def amend(self, log: EventLog, parts: LogParts) -> None:
         """Put the node's stack below that of the call, for each event in a graph function.
 
         The innermost frames are then the code that made the node; the outer ones lead to the line
-        that called the function.
+        that called the function. Calls have marks.
         """
+        calls = ((GRAPH_CALL, call - parts.started) for call in [*self._calls])
+        log.add_marks(calls, parts.taken.dropped)
         amended = cache(lambda number: self._amended(log, number))
         label = cache(lambda number, stack, nbytes: self._label(log, number, stack, nbytes))
         stacks: dict[tuple[int, int], int] = {}
