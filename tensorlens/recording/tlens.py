@@ -36,6 +36,7 @@ from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.records.documents import Document, check_schema, restored
 from tensorlens.records.logs.events import FREE, Context, EventLog, Label, Mark, Origin, Segment
 from tensorlens.records.logs.stacks import Frame
+from tensorlens.records.row_sequence import InternTable
 
 ROWS = 50_000
 """Rows in a line of events."""
@@ -283,7 +284,7 @@ class _Reader:
 
     def recording(self, lines: Iterable[bytes]) -> Recording:
         header, log = self._header, self._log
-        log.devices = list(header["devices"])
+        log.devices = InternTable(header["devices"])
         log.segments_known = header["segments_known"] is True
         end = None
         for number, line in enumerate(lines, 2):
@@ -314,6 +315,6 @@ class _Reader:
 
     def _dropped_peak(self, data: Any) -> None:
         log = self._log.sibling()
-        log.devices = list(data["devices"])
+        log.devices = InternTable(data["devices"])
         add_rows(log, data)
         self._dropped[data["of"]] = log

@@ -41,14 +41,17 @@ class RowSequence(Sequence[_T], Generic[_T]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def array_column(code: str) -> Any:
-    """Return a dataclass field for a column with a type code of :mod:`array`."""
-    return field(default_factory=lambda: array(code), metadata={"code": code})
+def array_column(code: str, of: str = "") -> Any:
+    """Return a dataclass field for a column with a type code of :mod:`array`.
+
+    If the column has numbers, ``of`` is the field that they number; -1 stands for none.
+    """
+    return field(default_factory=lambda: array(code), metadata={"code": code, "of": of})
 
 
-def columns_of(kind: Any) -> Mapping[str, str]:
-    """Return the columns of a dataclass, each with its type code."""
-    return {each.name: each.metadata["code"] for each in fields(kind) if each.metadata}
+def columns_of(kind: Any, fact: str = "code") -> Mapping[str, str]:
+    """Return the columns of a dataclass, each with its type code, or with what it numbers."""
+    return {each.name: each.metadata[fact] for each in fields(kind) if each.metadata}
 
 
 class InternTable(list[_T]):

@@ -69,9 +69,7 @@ class TensorRecord:
 class TensorTable(RowSequence[TensorRecord]):
     """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
 
-    ``name``, ``module`` number nodes of ``names``; ``alias`` numbers a row; ``device``, ``dtype``,
-    ``shape``, ``note`` number the lists of the same name in the plural; ``stride`` numbers
-    ``shapes``, ``held_by`` ``holders``, ``born``, ``model_line`` ``lines``. -1 stands for None.
+    Columns with numbers tell of what: nodes of ``names``, items of lists; ``alias`` numbers a row.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]]
@@ -82,17 +80,17 @@ class TensorTable(RowSequence[TensorRecord]):
     storage_nbytes: array[int] = array_column("q")
     offset: array[int] = array_column("q")
     role: array[int] = array_column("b")
-    device: array[int] = array_column("h")
-    dtype: array[int] = array_column("h")
-    shape: array[int] = array_column("i")
-    stride: array[int] = array_column("i")
-    name: array[int] = array_column("i")
+    device: array[int] = array_column("h", "devices")
+    dtype: array[int] = array_column("h", "dtypes")
+    shape: array[int] = array_column("i", "shapes")
+    stride: array[int] = array_column("i", "shapes")
+    name: array[int] = array_column("i", "names")
     alias: array[int] = array_column("i")
-    held_by: array[int] = array_column("i")
-    born: array[int] = array_column("i")
-    model_line: array[int] = array_column("i")
-    module: array[int] = array_column("i")
-    note: array[int] = array_column("i")
+    held_by: array[int] = array_column("i", "holders")
+    born: array[int] = array_column("i", "lines")
+    model_line: array[int] = array_column("i", "lines")
+    module: array[int] = array_column("i", "names")
+    note: array[int] = array_column("i", "notes")
     names: Names = field(default_factory=Names)
     devices: list[str] = field(default_factory=InternTable)
     dtypes: list[str] = field(default_factory=InternTable)
@@ -214,20 +212,6 @@ def _item(items: Sequence[Any], number: int) -> Any:
     return None if number < 0 else items[number]
 
 
-_LISTS = {
-    "device": "devices",
-    "dtype": "dtypes",
-    "shape": "shapes",
-    "stride": "shapes",
-    "held_by": "holders",
-    "born": "lines",
-    "model_line": "lines",
-    "note": "notes",
-}
-"""Column to the list that it numbers."""
-_PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "role")
-
-
 def table_rows(table: TensorTable, rows: Iterable[int]) -> TensorTable:
     """Return a table of some rows, without the names and lines of the others.
 
@@ -249,33 +233,30 @@ def merge_tables(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
 def _append(target: TensorTable, table: TensorTable, rows: Sequence[int], prefix: str = "") -> None:
     """Append rows of a table, renumbering what they refer to."""
     new_rows = {-1: -1} | {row: len(target) + index for index, row in enumerate(rows)}
-
-    def values(column: str) -> list[int]:
+    nodes = {-1: -1}
+    for column, of in columns_of(TensorTable, "of").items():
         whole = getattr(table, column)
-        return [whole[row] for row in rows]
-
-    for column in _PLAIN:
-        getattr(target, column).extend(values(column))
-    for column, plural in _LISTS.items():
-        items, kept, numbers = getattr(table, plural), getattr(target, plural), values(column)
-        if column == "device":
-            items = [prefix + name for name in items]
-        used = (number for number in dict.fromkeys(numbers) if number >= 0)
-        moved = {-1: -1} | {number: kept.number(items[number]) for number in used}
-        getattr(target, column).extend([moved[number] for number in numbers])
-    names, modules = values("name"), values("module")
-    moved = _copied(table.names, dict.fromkeys([*names, *modules]), target.names)
-    target.name.extend([moved[node] for node in names])
-    target.module.extend([moved[node] for node in modules])
-    target.alias.extend([new_rows[owner] for owner in values("alias")])
+        numbers = [whole[row] for row in rows]
+        if column == "alias":
+            numbers = [new_rows[owner] for owner in numbers]
+        elif of == "names":
+            _copy(table.names, dict.fromkeys(numbers), target.names, nodes)
+            numbers = [nodes[node] for node in numbers]
+        elif of:
+            items, kept = getattr(table, of), getattr(target, of)
+            if of == "devices":
+                items = [prefix + name for name in items]
+            used = (number for number in dict.fromkeys(numbers) if number >= 0)
+            moved = {-1: -1} | {number: kept.number(items[number]) for number in used}
+            numbers = [moved[number] for number in numbers]
+        getattr(target, column).extend(numbers)
     for row, all_names in table.more_names.items():
         if row in new_rows:
             target.more_names[new_rows[row]] = all_names
 
 
-def _copied(names: Names, used: Iterable[int], into: Names) -> dict[int, int]:
-    """Copy nodes with their ancestors; return old numbers to new ones."""
-    moved = {-1: -1}
+def _copy(names: Names, used: Iterable[int], into: Names, moved: dict[int, int]) -> None:
+    """Copy nodes with their ancestors; add old numbers to new ones."""
     for node in used:
         chain = []
         while node not in moved:
@@ -287,4 +268,3 @@ def _copied(names: Names, used: Iterable[int], into: Names) -> dict[int, int]:
             into.parents.append(moved[names.parents[each]])
             into.kinds.append(kind)
             into.values.append(value if kind == INDEX else into.number(names.texts[value]))
-    return moved

@@ -46,7 +46,7 @@ class LogMaker:
     def log(self, rows: Columns, started: int) -> EventLog:
         """Return the log of these rows, with times since ``started`` (monotonic nanoseconds)."""
         log = EventLog()
-        log.device_number("cpu")
+        log.devices.number("cpu")
         log.kind, log.address, log.size, log.pair = rows.kind, rows.address, rows.size, rows.pair
         log.device = array("b", bytes(len(rows.kind)))
         log.label = array("i", [-1]) * len(rows.kind)
@@ -64,7 +64,7 @@ class LogMaker:
         stacks[-1] = -1
         log.stack = array("i", map(stacks.__getitem__, rows.stack))
         numbers = {
-            number: log.context_number(self._context(key, stacks))
+            number: log.contexts.number(self._context(key, stacks))
             for number, key in contexts.items()
         }
         numbers[-1] = -1

@@ -81,9 +81,9 @@ class EagerGradients:
             if call is not None and known.node is None:
                 stack = log.stack[rows[call]] if call in rows else -1
                 changed = replace(known, node=call.op, forward=stack, phase="backward")
-                context[row] = log.context_number(changed)
+                context[row] = log.contexts.number(changed)
             elif row in forward_rows and known.phase is None:
-                context[row] = log.context_number(replace(known, phase="forward"))
+                context[row] = log.contexts.number(replace(known, phase="forward"))
         log.context = context
 
 

@@ -205,7 +205,7 @@ class SimulatedAllocator:
         log = self.log
         if log is None:
             return
-        log.device_number(self.device)
+        log.devices.number(self.device)
         others = [each for each in log.segments if each.device != self.device]
         log.segments = [*others, *self.segments()]
         log.segments_known = True

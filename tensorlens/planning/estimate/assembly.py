@@ -140,7 +140,7 @@ def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
             log.stack[made] = -1
             if log.context[made] >= 0:
                 context = log.contexts[log.context[made]]
-                log.context[made] = log.context_number(replace(context, forward=-1, module=None))
+                log.context[made] = log.contexts.number(replace(context, forward=-1, module=None))
 
 
 def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[EstimateTerm]:

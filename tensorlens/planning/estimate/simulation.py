@@ -63,7 +63,7 @@ class Simulation:
         self._log = log
         self._counters: dict[str, SimulatedAllocator | _HostCounter] = {}
         for name in trace.log.devices:
-            log.device_number(name)
+            log.devices.number(name)
             if name == "cpu":
                 self._counters[name] = _HostCounter(log, name)
             elif trace.framework == "tensorflow":

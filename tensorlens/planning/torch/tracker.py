@@ -258,7 +258,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 made = Context(
                     thread=key[0], op=op, node=name_of_node, forward=forward, grad=here.grad
                 )
-                context = self._contexts[key] = self._log.context_number(made)
+                context = self._contexts[key] = self._log.contexts.number(made)
             here.place = self._stacks.node(here.frame), context
             here.last = here.place
         if name is None:
@@ -266,7 +266,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         stack, context = here.place
         outer = self._log.contexts[context]
         named = replace(outer, op=name, outer=outer.op)
-        return stack, self._log.context_number(named)
+        return stack, self._log.contexts.number(named)
 
     def _thread(self) -> int:
         """Return the number of the thread that would run this with a real device.

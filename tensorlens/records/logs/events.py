@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -151,7 +151,7 @@ class EventLog(RowSequence[Event]):
     context: array[int] = array_column("i")
     label: array[int] = array_column("i")
     pair: array[int] = array_column("i")
-    devices: list[str] = field(default_factory=list)
+    devices: InternTable[str] = field(default_factory=InternTable)
     stacks: Stacks = field(default_factory=Stacks)
     contexts: InternTable[Context] = field(default_factory=InternTable)
     labels: InternTable[Label] = field(default_factory=InternTable)
@@ -168,16 +168,6 @@ class EventLog(RowSequence[Event]):
     """File name to its lines, for the files of the user that have events."""
     _open: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def device_number(self, device: str) -> int:
-        """Return the number of a device, adding it if it is new."""
-        if device not in self.devices:
-            self.devices.append(device)
-        return self.devices.index(device)
-
-    def context_number(self, context: Context) -> int:
-        """Return the number of a context, adding it if it is new."""
-        return self.contexts.number(context)
-
     def append(
         self,
         kind: int,
@@ -190,7 +180,7 @@ class EventLog(RowSequence[Event]):
     ) -> int:
         """Add an event and return its row; a free finds its allocation by the address."""
         row = len(self.kind)
-        number = self.device_number(device)
+        number = self.devices.number(device)
         pair = -1
         if kind == FREE:
             pair = self._open.pop((number, address), -1)
@@ -204,7 +194,7 @@ class EventLog(RowSequence[Event]):
         self.size.append(size)
         self.time.append(time)
         self.stack.append(stack)
-        self.context.append(-1 if context is None else self.context_number(context))
+        self.context.append(-1 if context is None else self.contexts.number(context))
         self.label.append(-1)
         self.pair.append(pair)
         return row
@@ -251,9 +241,22 @@ class EventLog(RowSequence[Event]):
         log = self.sibling()
         for column in self.COLUMNS:
             setattr(log, column, getattr(other, column)[:])
-        log.devices, log.held = list(other.devices), dict(other.held)
+        log.devices, log.held = InternTable(other.devices), dict(other.held)
         nodes = [*self.stacks.adopted(other.stacks), -1]
-        log.stack = array("i", [nodes[node] for node in other.stack])
+        contexts = [
+            self.contexts.number(
+                replace(
+                    each,
+                    forward=nodes[each.forward],
+                    thread=each.thread and each.thread + threads,
+                )
+            )
+            for each in other.contexts
+        ]
+        labels = map(self.labels.number, other.labels)
+        log.stack = _renumbered(other.stack, nodes)
+        log.context = _renumbered(other.context, [*contexts, -1])
+        log.label = _renumbered(other.label, [*labels, -1])
         log.segments = [
             replace(
                 each,
@@ -262,21 +265,6 @@ class EventLog(RowSequence[Event]):
             )
             for each in other.segments
         ]
-        if other.contexts is not self.contexts:
-            contexts = [
-                self.context_number(
-                    replace(
-                        each,
-                        forward=nodes[each.forward],
-                        thread=each.thread and each.thread + threads,
-                    )
-                )
-                for each in other.contexts
-            ]
-            log.context = array("i", [-1 if each < 0 else contexts[each] for each in other.context])
-        if other.labels is not self.labels:
-            labels = [self.labels.number(label) for label in other.labels]
-            log.label = array("i", [-1 if each < 0 else labels[each] for each in other.label])
         return log
 
     def __len__(self) -> int:
@@ -308,6 +296,11 @@ class EventLog(RowSequence[Event]):
             label=None if label < 0 else self.labels[label],
             pair=self.pair[row],
         )
+
+
+def _renumbered(column: array[int], numbers: Sequence[int]) -> array[int]:
+    """Return a column with new numbers; the last one is that of -1."""
+    return array("i", map(numbers.__getitem__, column))
 
 
 EventLog.COLUMNS = columns_of(EventLog)

@@ -109,7 +109,7 @@ def _renumbered(
 ) -> dict[str, Sequence[int]]:
     """Add a log's stacks, devices, segments and so on, and return its renumbered columns."""
     adopted = whole.adopted(log, threads=threads)
-    devices = [whole.device_number(name) for name in log.devices]
+    devices = [whole.devices.number(name) for name in log.devices]
     whole.segments += adopted.segments
     whole.segments_known = whole.segments_known or log.segments_known
     whole.sources.update(log.sources)

@@ -10,7 +10,7 @@ MODULE = "layers.0"
 def phase(*frames: Frame | str, context: Context | None = None) -> str:
     made = Made()
     stack = made.stack(*frames)
-    number = -1 if context is None else made.log.context_number(context)
+    number = -1 if context is None else made.log.contexts.number(context)
     return Sites(made.log)[stack, number].phase
 
 

@@ -131,7 +131,7 @@ class GraphOrigins:
         origin = self._nodes.find(context.op, context.outer) if context.op is not None else None
         if origin is None:
             called = replace(context, outer=function_title(context.outer))
-            return _AmendedContext(log.context_number(called), is_between=context.op is None)
+            return _AmendedContext(log.contexts.number(called), is_between=context.op is None)
         is_backward = origin.phase == "backward"
         forward = -1
         if is_backward and origin.forward is not None:
@@ -145,7 +145,7 @@ class GraphOrigins:
             phase=origin.phase,
             module=origin.layer,
         )
-        return _AmendedContext(log.context_number(amended), origin)
+        return _AmendedContext(log.contexts.number(amended), origin)
 
 
 def _callers(log: EventLog, stack: int) -> int:
