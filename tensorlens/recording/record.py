@@ -49,7 +49,7 @@ class LiveRecording(Recording):
 
     def __init__(self, options: RecordOptions) -> None:
         super().__init__(EventLog())
-        self._still = Recording(self._log, self._origin)
+        self._still = Recording(EventLog())
         self._options = options
         self._recorders: Recorders | None = None
         self._adapters: list[Adapter] = []
@@ -99,7 +99,8 @@ class LiveRecording(Recording):
             return Recorders(found, self._options)
         except Exception as error:
             self.failure = reason(error)
-            self._origin = replace(self._origin, notes=(f"nothing was recorded: {self.failure}",))
+            notes = (f"nothing was recorded: {self.failure}",)
+            self._still = Recording(EventLog(), Origin(notes=notes))
             raise
 
     def _add_frameworks(self) -> None:
@@ -158,28 +159,19 @@ class LiveRecording(Recording):
     @property
     def log(self) -> EventLog:
         """The events in columns; while it is on, those so far."""
-        self._refresh()
-        return self._log
+        return self.still().log
 
     @property
     def origin(self) -> Origin:
         """Where the recording is from; while it is on, with what is known so far."""
-        self._refresh()
-        return self._origin
+        return self.still().origin
 
     def still(self) -> Recording:  # type: ignore[override]
         """Return the recording as of now: log and origin of one reading."""
         with _lock:
-            self._refresh()
-            still = self._still
-            if still.log is not self._log or still.origin is not self._origin:
-                self._still = Recording(self._log, self._origin)
-            return self._still
-
-    def _refresh(self) -> None:
-        with _lock:
             if self._recorders is not None:
                 self._read(self._recorders, end=False)
+            return self._still
 
     def _read(self, recorders: Recorders, end: bool) -> None:
         log, origin = recorders.read(end)
@@ -188,8 +180,8 @@ class LiveRecording(Recording):
             for name in imported_since(self._adapters)
         )
         notes = (*origin.notes, *unseen)
-        self._log = log
-        self._origin = replace(origin, notes=notes, process=ranks.label(origin.process))
+        process = ranks.label(origin.process)
+        self._still = Recording(log, replace(origin, notes=notes, process=process))
 
     def __enter__(self) -> LiveRecording:
         return self.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress, count, repeat
 from operator import ge, lt, sub
 
@@ -118,52 +118,39 @@ class LogMaker:
                 log.stack[row] = log.stacks.push(-1, self._frame(rows.birth[row]))
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSpan:
-    """A span of time, in monotonic nanoseconds."""
-
-    begin: int
-    end: int
+TimeSpan = tuple[int, int]
+"""The begin and the end of a span of time, in monotonic nanoseconds."""
 
 
-class BlockLifetimes:
-    """Times at which the block of each row was allocated, and until which it surely lived.
+def rows_during(span: TimeSpan, rows: Columns, until: array[int]) -> list[int]:
+    """Return the rows of the blocks that lived all through a span.
 
-    Times are monotonic nanoseconds; blocks from before the recording have times before it. From
-    row ``first`` on the allocation times rise.
+    Blocks from before the recording have times before it; the times of the others rise.
+
+    Args:
+        span: the span.
+        rows: rows of the log.
+        until: for each of them, until when its block surely lived.
     """
-
-    def __init__(self, made: array[int], until: array[int], first: int) -> None:
-        self._made = made
-        self._until = until
-        self._first = first
-
-    def rows_during(self, span: TimeSpan) -> list[int]:
-        """Return the rows of the blocks that lived all through a span."""
-        last = bisect_left(self._made, span.begin, self._first)
-        lasting = compress(range(last), map(ge, self._until, repeat(span.end)))
-        return [row for row in lasting if self._made[row] < span.begin]
+    begin, end = span
+    last = bisect_left(rows.time, begin, bisect_left(rows.kind, ALLOC))
+    lasting = compress(range(last), map(ge, until, repeat(end)))
+    return [row for row in lasting if rows.time[row] < begin]
 
 
-def event_lifetimes(rows: Columns) -> BlockLifetimes:
-    """Return the lifetimes of the blocks of all events."""
-    return BlockLifetimes(rows.time, _ends(rows), bisect_left(rows.kind, ALLOC))
-
-
-def dropped_lifetimes(peak: Columns, rows: Columns) -> BlockLifetimes:
-    """Return the lifetimes of the blocks resident at the peak of the dropped events.
+def dropped_ends(peak: Columns, rows: Columns) -> array[int]:
+    """Return until when the blocks surely lived that were resident at the dropped events' peak.
 
     Blocks that outlived the dropped events are among ``rows``, with their ends. The others lived
     at least until the peak, which is the time of the newest of them.
     """
-    kept = dict(zip(zip(rows.address, rows.time, strict=True), _ends(rows), strict=True))
+    kept = dict(zip(zip(rows.address, rows.time, strict=True), block_ends(rows), strict=True))
     instant = max(peak.time, default=0)
     blocks = zip(peak.address, peak.time, strict=True)
-    until = array("q", (max(kept.get(key, 0), instant) for key in blocks))
-    return BlockLifetimes(peak.time, until, len(until))
+    return array("q", (max(kept.get(key, 0), instant) for key in blocks))
 
 
-def _ends(rows: Columns) -> array[int]:
+def block_ends(rows: Columns) -> array[int]:
     """Return the time at which each row's block was freed; for frees no later than their own."""
     until = array("q", map(rows.time.__getitem__, rows.pair))
     for row in compress(count(), map(lt, rows.pair, repeat(0))):

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,12 +19,12 @@ from tensorlens.frameworks.host.allocator_log import Columns, LogRows, NativeRec
 from tensorlens.frameworks.host.log_maker import (
     AT_THE_END,
     AddressNames,
-    BlockLifetimes,
     LogMaker,
     TimeSpan,
-    dropped_lifetimes,
-    event_lifetimes,
+    block_ends,
+    dropped_ends,
     name_blocks,
+    rows_during,
 )
 from tensorlens.records.logs.events import DeferredLog, EventLog, Origin
 from tensorlens.records.logs.stacks import source_lines
@@ -53,18 +54,18 @@ class LogParts:
     def log(self) -> EventLog:
         """Return the log of all rows."""
         rows = self.taken.rows
-        log = self._build_log(rows, event_lifetimes(rows))
+        log = self._build_log(rows, block_ends(rows))
         log.sources = source_lines(log.stacks)
         return log
 
     def peak(self) -> EventLog:
         """Return the log of blocks resident at the peak of the dropped events."""
         rows = self.taken.dropped_peak
-        return self._build_log(rows, dropped_lifetimes(rows, self.taken.rows))
+        return self._build_log(rows, dropped_ends(rows, self.taken.rows))
 
-    def _build_log(self, rows: Columns, lives: BlockLifetimes) -> EventLog:
+    def _build_log(self, rows: Columns, until: array[int]) -> EventLog:
         log = self.maker.log(rows, self.started)
-        found = ((names, lives.rows_during(span)) for names, span in self._names)
+        found = ((names, rows_during(span, rows, until)) for names, span in self._names)
         name_blocks(log, rows.owner, found)
         if self.amend is not None:
             self.amend(log, self)
@@ -138,7 +139,7 @@ class HostRecorder:
         if len(self._between) > 1 and _CENSUS_TIME_DIVISOR * self._spent > began - self._started:
             return
         tensors, path = self._take("backward")
-        self._between.append((tensors, TimeSpan(began, time.monotonic_ns())))
+        self._between.append((tensors, (began, time.monotonic_ns())))
         self._paths.append(path)
         self._spent += time.monotonic_ns() - began
 
@@ -175,9 +176,9 @@ class HostRecorder:
             return [], [self._module_paths(self._options.roots())]
         tensors, path = self._take("end")
         tables = [
-            (self._before, TimeSpan(self._started, self._started)),
+            (self._before, (self._started, self._started)),
             *self._between,
-            (tensors, TimeSpan(AT_THE_END, AT_THE_END)),
+            (tensors, (AT_THE_END, AT_THE_END)),
         ]
         return tables, [path, *reversed(self._paths)]
 
