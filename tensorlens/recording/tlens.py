@@ -31,9 +31,8 @@ from typing import Any, TypeVar, cast
 from zlib import crc32
 
 from tensorlens.errors import FileFormatError
-from tensorlens.guards import one_line
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
-from tensorlens.records.documents import Document, check_schema, restored
+from tensorlens.records.documents import Document, check_schema, reading, restored
 from tensorlens.records.logs.events import FREE, Context, EventLog, Label, Mark, Origin, Segment
 from tensorlens.records.logs.stacks import Frame
 from tensorlens.records.row_sequence import InternTable
@@ -183,7 +182,6 @@ def _line(**content: Any) -> bytes:
 
 _GZIP = b"\x1f\x8b"
 _BEGIN = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA).encode() + rb'"\s*[,}]')
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
 def begins_recording(file: BufferedReader) -> bool:
@@ -240,12 +238,8 @@ def _recording(lines: Iterable[bytes]) -> Recording:
         raise FileFormatError("not a tensorlens recording")
     header = _parsed(1, first)
     check_schema(header, SCHEMA, VERSION, "recording")
-    try:
+    with reading("recording"):
         return _Reader(header, crc32(first)).recording(lines)
-    except _DAMAGE as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"damaged recording: {_reason(error)}") from None
 
 
 def _parsed(number: int, line: bytes) -> dict[str, Any]:
@@ -255,10 +249,6 @@ def _parsed(number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         reason = f"line {number} is not JSON" if line.endswith(b"\n") else "the file is cut short"
         raise FileFormatError(f"damaged recording: {reason}") from None
-
-
-def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else one_line(error)
 
 
 class _Reader:

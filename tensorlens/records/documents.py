@@ -6,7 +6,8 @@ import json
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tensorlens.errors import FileFormatError
+from tensorlens.guards import one_line
 from tensorlens.render.shown import Shown, permitted
 
 if TYPE_CHECKING:
@@ -22,16 +24,24 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ENVELOPE = ("schema", "version", "contains_source")
-_DAMAGE = (
-    KeyError,
-    IndexError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
+_OTHER_FORM = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 """Errors raised by reading data of another form."""
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn the errors that data of another form raise into a FileFormatError.
+
+    Raises:
+        FileFormatError: the file is damaged.
+    """
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except _OTHER_FORM as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else one_line(error, 100)
+        raise FileFormatError(f"damaged {what}: {reason}") from None
 
 
 def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
@@ -189,7 +199,7 @@ class Document(Shown):
         given.setdefault("run", None)
         try:
             return restored(cls, given, **cls._ready(given))
-        except _DAMAGE as error:
+        except (*_OTHER_FORM, RecursionError) as error:
             raise FileFormatError(f"damaged {cls.KIND}: {error}") from None
 
     @classmethod

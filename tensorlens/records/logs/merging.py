@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from heapq import merge
 
 from tensorlens.records.logs.events import START, EventLog, Origin, Recorded
 
@@ -74,47 +73,35 @@ def merge_logs(logs: Sequence[EventLog], delays: Sequence[int]) -> EventLog:
         delays: nanoseconds from the earliest start to the start of each.
     """
     whole, threads = EventLog(), 0
-    columns = []
     for log, delay in zip(logs, delays, strict=True):
-        columns.append(_renumbered(whole, log, delay, threads))
+        first, part = len(whole), whole.adopted(log, threads=threads)
         threads += max((context.thread for context in log.contexts), default=0)
-    keys = (
-        _keys(log, delay, number)
-        for number, (log, delay) in enumerate(zip(logs, delays, strict=True))
-    )
-    order = [*merge(*keys)]
-    new_rows = [array("i", bytes(4 * len(log))) for log in logs]
-    for new_row, (_, _, number, row) in enumerate(order):
-        new_rows[number][row] = new_row
-    for column, code in EventLog.COLUMNS.items():
-        values = [columns[number][column][row] for _, _, number, row in order]
-        setattr(whole, column, array(code, values))
-    pairs = [(number, logs[number].pair[row]) for _, _, number, row in order]
-    whole.pair = array("i", [-1 if row < 0 else new_rows[number][row] for number, row in pairs])
-    for log, delay, own in zip(logs, delays, new_rows, strict=True):
-        whole.held.update({own[row]: size for row, size in log.held.items()})
+        devices = [whole.devices.number(name) for name in log.devices]
+        part.device = array("b", map(devices.__getitem__, log.device))
+        times = enumerate(log.time)
+        part.time = array("q", [0 if log.was_before(row) else time + delay for row, time in times])
+        part.pair = array("i", [-1 if row < 0 else row + first for row in log.pair])
+        for column in EventLog.COLUMNS:
+            getattr(whole, column).extend(getattr(part, column))
+        whole.held |= {row + first: size for row, size in log.held.items()}
+        whole.segments += part.segments
+        whole.segments_known = whole.segments_known or log.segments_known
+        whole.sources |= log.sources
+    _sort(whole)
+    for log, delay in zip(logs, delays, strict=True):
         whole.add_marks([(mark.name, mark.time_ns + delay) for mark in log.marks], 0)
     return whole
 
 
-def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, int]]:
-    return [
-        (kind != START, time + delay, number, row)
-        for row, (kind, time) in enumerate(zip(log.kind, log.time, strict=True))
-    ]
-
-
-def _renumbered(
-    whole: EventLog, log: EventLog, delay: int, threads: int
-) -> dict[str, Sequence[int]]:
-    """Add a log's stacks, devices, segments and so on, and return its renumbered columns."""
-    adopted = whole.adopted(log, threads=threads)
-    devices = [whole.devices.number(name) for name in log.devices]
-    whole.segments += adopted.segments
-    whole.segments_known = whole.segments_known or log.segments_known
-    whole.sources.update(log.sources)
-    return {
-        **{column: getattr(adopted, column) for column in EventLog.COLUMNS},
-        "device": [devices[number] for number in log.device],
-        "time": [0 if log.was_before(row) else time + delay for row, time in enumerate(log.time)],
-    }
+def _sort(log: EventLog) -> None:
+    """Put the rows of a log into their order."""
+    keys = [(kind != START, time) for kind, time in zip(log.kind, log.time, strict=True)]
+    order = sorted(range(len(log)), key=keys.__getitem__)
+    new_rows = array("i", order)
+    for new_row, row in enumerate(order):
+        new_rows[row] = new_row
+    for column, code in EventLog.COLUMNS.items():
+        values = getattr(log, column)
+        setattr(log, column, array(code, map(values.__getitem__, order)))
+    log.pair = array("i", [-1 if row < 0 else new_rows[row] for row in log.pair])
+    log.held = {new_rows[row]: size for row, size in log.held.items()}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensorlens.ranks import Rank
+from tensorlens.records.documents import reading
 from tensorlens.records.logs.events import (
     ALLOC,
     FREE,
@@ -20,7 +21,7 @@ from tensorlens.records.logs.events import (
     Recorded,
 )
 from tensorlens.records.logs.stacks import NO_MODELS, Frame, Stacks
-from tensorlens.records.torch_files.trace import frame_of, reading
+from tensorlens.records.torch_files.trace import frame_of
 
 _MEMORY = "[memory]"
 # c10/core/DeviceType.h

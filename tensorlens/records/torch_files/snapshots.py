@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from tensorlens.errors import FileFormatError
 from tensorlens.interpreter import paused_collector
+from tensorlens.records.documents import reading
 from tensorlens.records.logs.events import START, EventLog, Mark, Origin, Recorded
 from tensorlens.records.torch_files.lifetimes import Lifetimes, lifetimes
 from tensorlens.records.torch_files.sizes import Rules
@@ -20,7 +21,6 @@ from tensorlens.records.torch_files.trace import (
     StackReader,
     TraceEvent,
     device_name,
-    reading,
     segments,
     steps,
 )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tensorlens.errors import FileFormatError
 from tensorlens.records.logs.events import (
     ALLOC,
     FREE,
@@ -138,8 +136,6 @@ _KINDS = {
     "oom": OOM,
 }
 _MAPPED = ("segment_map", "segment_unmap")
-_WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
-"""Errors raised by reading data of another form."""
 
 
 class TraceEvent(NamedTuple):
@@ -220,17 +216,3 @@ def _block(raw: Any, address: int, reader: StackReader) -> SegmentBlock:
 def device_name(index: int) -> str:
     """Return the name of a device by its number in a snapshot."""
     return f"cuda:{index}"
-
-
-@contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Turn the errors that data of another form raise into a FileFormatError.
-
-    Raises:
-        FileFormatError: the file is damaged.
-    """
-    try:
-        yield
-    except _WRONG as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise FileFormatError(f"damaged {what}: {reason[:100]}") from None
