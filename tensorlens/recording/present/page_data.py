@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from heapq import nlargest
 from typing import Any, TypeVar
 
@@ -73,23 +74,6 @@ def allocations(log: EventLog, device: str) -> list[int]:
         for row, (kind, each) in enumerate(zip(log.kind, log.device, strict=True))
         if each == number and kind in (START, ALLOC)
     ]
-
-
-_TEXTS: dict[str, Callable[[Resident], str]] = {
-    "name": lambda block: readable_name(block.name),
-    "role": lambda block: block.role,
-    "module": lambda block: block.module or "",
-    "op": lambda block: block.op or "",
-    "phase": lambda block: block.phase,
-    "type": lambda block: _type(block),
-}
-
-_Line = tuple[SourceLine | None, bool]
-"""A line, and whether it is one of a library's model."""
-_LINES: dict[str, Callable[[Resident], _Line]] = {
-    "line": lambda block: (block.model_line or block.charged, block.model_line is not None),
-    "born": lambda block: (block.born, False),
-}
 
 
 def device_data(
@@ -225,35 +209,33 @@ def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, A
     return found
 
 
+_TEXTS = ("name", "role", "module", "op", "phase", "type", "line", "born")
+
+
 def _blocks(blocks: Sequence[Resident], alloc_times: Sequence[int]) -> dict[str, Any]:
     """Return blocks in columns, with the times of their allocations."""
     texts: dict[str, int] = {}
-    columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
-    places: dict[_Line, int] = {}
-    sizes, times = [], []
+    columns: dict[str, list[int]] = {name: [] for name in ("size", "time", *_TEXTS)}
+    line_text = cache(_line_text)
     for block, time in zip(blocks, alloc_times, strict=True):
-        sizes.append(block.nbytes)
-        times.append(-1 if block.age_ns is None else time)
-        for name, text in _TEXTS.items():
-            columns[name].append(texts.setdefault(short_text(text(block)), len(texts)))
-        for name, line in _LINES.items():
-            where = line(block)
-            if where not in places:
-                places[where] = texts.setdefault(_place(*where), len(texts))
-            columns[name].append(places[where])
-    return {
-        "size": sizes,
+        columns["size"].append(block.nbytes)
         # -1 for blocks from before the recording
-        "time": times,
-        **columns,
-        "texts": list(texts),
-    }
+        columns["time"].append(-1 if block.age_ns is None else time)
+        shape = "" if block.shape is None else str(block.shape)
+        own = {
+            "name": short_text(readable_name(block.name)),
+            "role": block.role,
+            "module": short_text(block.module or ""),
+            "op": short_text(block.op or ""),
+            "phase": block.phase,
+            "type": short_text(" ".join(filter(None, (block.dtype, shape)))),
+            "line": line_text(block.charged, block.model_line),
+            "born": line_text(block.born, None),
+        }
+        for name, text in own.items():
+            columns[name].append(texts.setdefault(text, len(texts)))
+    return {**columns, "texts": list(texts)}
 
 
-def _place(line: SourceLine | None, is_model: bool) -> str:
-    return "" if line is None else model_place(line) if is_model else place(line)
-
-
-def _type(block: Resident) -> str:
-    shape = "" if block.shape is None else str(block.shape)
-    return " ".join(filter(None, (block.dtype, shape)))
+def _line_text(line: SourceLine | None, model: SourceLine | None) -> str:
+    return model_place(model) if model else place(line) if line else ""
