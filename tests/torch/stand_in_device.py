@@ -92,7 +92,6 @@ class StandIn:
         )
         patch.setattr(loop_steps, "backends", {"cuda": backend})
         patch.setattr(loop_steps, "used_devices", lambda: self.devices)
-        patch.setattr(loop_steps, "has_accelerators", lambda: True)
         patch.setattr(loop_steps, "device_counter", self.counter)
 
 

@@ -17,13 +17,13 @@ import torch
 
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import LISTS, BirthLines, listed, start
+from tensorlens.frameworks.host.census_table import number_of
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.retention import GrowingGraph, Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
     backends,
     device_counter,
-    has_accelerators,
     kind_and_index,
     used_devices,
 )
@@ -35,17 +35,20 @@ from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
 from tensorlens.records.tensors import SourceLine
 
-_KINDS = {kind.device_type: kind for kind in KINDS}
-"""Kinds by the native part's number, which for ROCm is CUDA's."""
-_FOLLOWED = tuple(kind.name for kind in KINDS if kind.can_list_blocks)
+_BY_TYPE = {kind.device_type: kind for kind in KINDS}
+"""Backends by torch's number, which for ROCm is CUDA's here."""
+_FOLLOWED = {kind.name: kind for kind in KINDS if kind.can_list_blocks}
 _REPORTING = "native"
 """CUDA's allocator that reports its blocks; ``cudaMallocAsync`` and pluggable ones do not."""
 _BEFORE = -1
 """Era of blocks that were made before the first loop was followed."""
 _FREE_SECONDS, _TIME_FRACTION = 0.05, 0.05
 """Limit to the time of reading allocators' lists: seconds, and a fraction of the loop's time."""
-_FIRST_NUMBER = 1 << 24
-"""First number of a line on an accelerator; lines of the host have smaller ones."""
+_NO_REPORTS = "its allocator reports no blocks"
+_BITS = 24
+"""Bits of the native part's number of a line; above them is the device's place, which begins at 1.
+Lines of the host have smaller numbers."""
+_BIRTH = (1 << _BITS) - 1
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Signatures = {
@@ -71,39 +74,21 @@ class TorchSteps(Steps):
         """Number of the first autograd node that this thread makes in the second step; the first
         step may have begun before the watch."""
         super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
-        self._devices: DeviceSteps | None = None
-        self._no_devices = "its allocator reports no blocks"
-        try:
-            if has_accelerators() and is_possible():
-                self._devices = DeviceSteps()
-        except NativeUnavailable as error:
-            self._no_devices = str(error)
-        except BaseException:
-            self._unwatch()
-            raise
+        self._devices = DeviceSteps()
 
     def figures(self) -> StepFigures:
         """Return the allocated memory."""
         found = self._figures({device: device_counter(device) for device in used_devices()})
-        if self._devices is None:
-            return found
         lines = {**found.lines, **self._devices.lines()}
         return StepFigures(found.allocated, found.reserved, lines, self._devices.asked())
 
     def device(self, birth: int) -> str:
         """Return the device of the blocks of a line."""
-        found = None if self._devices is None else self._devices.device(birth)
-        return "cpu" if found is None else found
+        return self._devices.device(birth)
 
     def notes(self) -> list[str]:
         """Return notes for the report on what could not be followed."""
-        notes = super().notes()
-        if self._devices is not None:
-            return notes + self._devices.notes()
-        reason = self._no_devices
-        return notes + [
-            f"{device} is not followed step by step: {reason}" for device in used_devices()
-        ]
+        return super().notes() + self._devices.notes()
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
         """Search the heap once for the holders of the blocks at these addresses."""
@@ -126,31 +111,26 @@ class TorchSteps(Steps):
 
     def close(self) -> None:
         """Stop following."""
-        if self._devices is not None:
-            self._devices.close()
+        self._devices.close()
         self._unwatch()
 
     def _set_era(self, era: int) -> None:
         super()._set_era(era)
+        self._devices.set_era(era)
         if self._second_step is None and len(self._begun) > 1:
             self._second_step = torch._C._autograd._get_sequence_nr()
-        if self._devices is not None:
-            self._devices.set_era(era)
 
     def _living(self, since: int) -> LeftBlocks | None:
-        found = super()._living(since)
-        if self._devices is None:
-            return found
-        left = self._devices.left(since)
-        if found is None:
-            return left
-        found.extend(left)
-        return found
+        on_host, on_devices = super()._living(since), self._devices.left(since)
+        if on_host is None or on_devices is None:
+            return on_host or on_devices
+        on_host.extend(on_devices)
+        return on_host
 
     def _line(self, birth: int) -> SourceLine | None:
-        if self._devices is not None and self.device(birth) != "cpu":
-            return self._devices.line(birth)
-        return super()._line(birth)
+        if self.device(birth) == "cpu":
+            return super()._line(birth)
+        return self._devices.line(birth)
 
 
 def is_possible() -> bool:
@@ -159,47 +139,46 @@ def is_possible() -> bool:
 
 
 class DeviceSteps:
-    """Follows the blocks of all accelerators until it is closed.
+    """Follows the blocks of all accelerators, where that is possible, until it is closed.
 
     Several share one table, which holds the blocks made since the first of them. The allocators'
     own lists give the blocks made before that, and the requested sizes of live ones.
-
-    Raises:
-        NativeUnavailable: the native part is not available, or no library reports to it.
     """
 
     def __init__(self) -> None:
-        self._table = _native_table()
-        self._library = self._table.library
-        self._is_open = self._library.tl_devices_follow() > 0
-        if not self._is_open:
-            raise NativeUnavailable(
-                f"{DEVICE_BLOCKS.label} is not in use: no library of torch reports to it"
-            )
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._born: dict[int, tuple[int, int]] = {}
-        for kind in {kind_and_index(device)[0] for device in used_devices()}:
-            self._adopt(kind)
+        self._table: BirthLines | None = None
+        """None while nothing is followed."""
+        self._why_not = _NO_REPORTS
+        self._devices: list[int] = []
+        """Devices, as the native part numbers them, by place; see :meth:`_number`."""
         self._begun = perf_counter()
         self._spent = 0.0
+        try:
+            if is_possible():
+                self._follow(_native_table())
+        except NativeUnavailable as error:
+            self._why_not = str(error)
 
-    def _adopt(self, kind: str) -> None:
-        columns: dict[int, tuple[array[int], array[int]]] = {}
-        for address, block in (_handed_out(kind) or {}).items():
-            addresses, sizes = columns.setdefault(block.device, (array("Q"), array("q")))
-            addresses.append(address)
-            sizes.append(block.size)
-        for index, (addresses, sizes) in columns.items():
-            device = _number_of(f"{kind}:{index}")
-            self._library.tl_devices_adopt(start(addresses), start(sizes), len(sizes), device)
+    def _follow(self, table: BirthLines) -> None:
+        if table.library.tl_devices_follow() <= 0:
+            self._why_not = (
+                f"{DEVICE_BLOCKS.label} is not in use: no library of torch reports to it"
+            )
+            return
+        self._table = table
+        for kind in {kind_and_index(device)[0] for device in used_devices()} & _FOLLOWED.keys():
+            _adopt(kind, table)
 
     def set_era(self, era: int) -> None:
         """Set the era of blocks made from now on (at least 0)."""
-        self._library.tl_devices_era(era)
+        if self._table is not None:
+            self._table.library.tl_devices_era(era)
 
     def _living(self, since: int) -> list[array[int]]:
         """Return address, size, birth, era and device of the blocks of an era and later ones."""
-        return listed(self._library, "tl_devices_living", "Qqiiq", since)
+        if self._table is None:
+            return [array("q") for _ in range(5)]
+        return listed(self._table.library, "tl_devices_living", "Qqiiq", since)
 
     def lines(self) -> dict[int, tuple[int, int]]:
         """Return the number and bytes of the live blocks of each line."""
@@ -217,18 +196,23 @@ class DeviceSteps:
         # the many new objects of the list would start the collector
         with paused_collector():
             left = self.left(_BEFORE)
+        if left is None:
+            return None
         sums = _sums(left.birth, left.size)
         self._spent += perf_counter() - begun
         return sums
 
-    def left(self, since: int) -> LeftBlocks:
-        """Return the live blocks of era ``since`` and later ones, with their eras as steps."""
-        columns = self._living(since)
-        kinds = {device: kind_and_index(_name_of(device))[0] for device in set(columns[-1])}
-        requested = {kind: _handed_out(kind) for kind in set(kinds.values())}
+    def left(self, since: int) -> LeftBlocks | None:
+        """Return the live blocks of era ``since`` and later ones, with their eras as steps.
+
+        None if nothing is followed.
+        """
+        if self._table is None:
+            return None
+        requested = functools.cache(_handed_out)
         left = LeftBlocks()
-        for address, size, birth, era, device in zip(*columns, strict=True):
-            known = requested[kinds[device]]
+        for address, size, birth, era, device in zip(*self._living(since), strict=True):
+            known = requested(kind_and_index(_name_of(device))[0])
             if known is not None and address not in known:
                 # freed, as the allocator's own list shows
                 continue
@@ -241,44 +225,55 @@ class DeviceSteps:
 
     def line(self, number: int) -> SourceLine | None:
         """Return the line with a number, if known."""
-        birth, _ = self._born.get(number, (-1, 0))
-        if birth < 0:
+        if self._table is None or number < 0:
             return None
-        return SourceLine(*self._table.birth_line(birth))
+        return SourceLine(*self._table.birth_line(number & _BIRTH))
 
-    def device(self, number: int) -> str | None:
-        """Return the device of the blocks of a line; None for a line of the host."""
-        born = self._born.get(number)
-        return None if born is None else _name_of(born[1])
+    def device(self, number: int) -> str:
+        """Return the device of the blocks of a line."""
+        place = -number - 2 if number < 0 else (number >> _BITS) - 1
+        return "cpu" if place < 0 else _name_of(self._devices[place])
 
     def notes(self) -> list[str]:
         """Return notes for the report on what could not be followed."""
-        return [note for device in used_devices() if (note := self._note(device)) is not None]
+        return [
+            f"{device} is not followed step by step: {reason}"
+            for device in used_devices()
+            if (reason := self._reason(device)) is not None
+        ]
+
+    def _reason(self, device: str) -> str | None:
+        """Return why a device is not followed; None if it is."""
+        if self._table is None:
+            return self._why_not
+        kind, _ = kind_and_index(device)
+        if kind not in _FOLLOWED:
+            return _NO_REPORTS
+        name = getattr(backends[kind].module, "get_allocator_backend", lambda: _REPORTING)()
+        return None if name == _REPORTING else f"its allocator ({name}) reports no blocks"
 
     def close(self) -> None:
         """Stop following; a second call does nothing."""
-        if self._is_open:
-            self._is_open = False
-            self._library.tl_devices_leave()
+        table, self._table = self._table, None
+        if table is not None:
+            table.library.tl_devices_leave()
 
     def _number(self, birth: int, device: int) -> int:
         """Return one number for a line and a device; negative if the line is unknown."""
-        number = self._numbers.get((birth, device))
-        if number is None:
-            count = len(self._numbers)
-            number = _FIRST_NUMBER + count if birth >= 0 else -2 - count
-            self._numbers[birth, device] = number
-            self._born[number] = birth, device
-        return number
+        place = number_of(self._devices, device)
+        return -2 - place if birth < 0 else (place + 1 << _BITS) + birth
 
-    def _note(self, device: str) -> str | None:
-        kind, _ = kind_and_index(device)
-        if kind not in _FOLLOWED:
-            return f"{device} is not followed step by step: its allocator reports no blocks"
-        backend = getattr(backends[kind].module, "get_allocator_backend", lambda: _REPORTING)()
-        if backend == _REPORTING:
-            return None
-        return f"{device} is not followed step by step: its allocator ({backend}) reports no blocks"
+
+def _adopt(kind: str, table: BirthLines) -> None:
+    """Put the blocks that a backend's allocator has handed out into the table."""
+    columns: dict[int, tuple[array[int], array[int]]] = {}
+    for address, block in (_handed_out(kind) or {}).items():
+        addresses, sizes = columns.setdefault(block.device, (array("Q"), array("q")))
+        addresses.append(address)
+        sizes.append(block.size)
+    first = _FOLLOWED[kind].device_type + 1 << 8
+    for index, (addresses, sizes) in columns.items():
+        table.library.tl_devices_adopt(start(addresses), start(sizes), len(sizes), first | index)
 
 
 def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -292,13 +287,8 @@ def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, 
 
 def _name_of(device: int) -> str:
     """Return torch's name of a device by the native part's number."""
-    kind = _KINDS.get((device >> 8) - 1)
+    kind = _BY_TYPE.get((device >> 8) - 1)
     return "cpu" if kind is None else kind.spell(device & 0xFF)
-
-
-def _number_of(name: str) -> int:
-    kind, index = kind_and_index(name)
-    return next(((n + 1) << 8 | index for n, each in _KINDS.items() if each.name == kind), 0)
 
 
 def _handed_out(kind: str) -> Mapping[int, Block] | None:
