@@ -238,63 +238,35 @@ class OptimizerNaming:
         text = self._distinct.next(name or class_name(optimizer))
         prefix = self.anchors[id(optimizer)] = self._naming.names.text(text)
         orphans = self._parameters(dict.get(content, "param_groups"), prefix)
-        self._add_state(orphans, dict.get(content, "state"), prefix)
-
-    def _add_state(self, orphans: dict[int, int], content: Any, prefix: int) -> None:
-        names, copies = self._naming.names, {-1: prefix}
-        first_names = self._naming.first_nodes()
-        waiting: list[tuple[Any, int, int]] = []
-        for key, state in entries(content):
+        names, copies, first_names = self._naming.names, {-1: prefix}, self._naming.first_nodes()
+        for key, state in entries(dict.get(content, "state")):
             if issubclass(type(key), torch.Tensor):
                 path = orphans.get(id(key), first_names.get(id(key)))
                 node = prefix if path is None else names.below(path, copies)
             else:
                 node = names.key(prefix, key)
-            waiting.append((state, node, 0))
-        waiting.reverse()
-        add, tensor = self._naming.add, torch.Tensor
-        while waiting:
-            state, node, depth = waiting.pop()
-            if issubclass(type(state), tensor):
-                add(state, node, "optimizer", False)
-            elif depth <= _MAX_DEPTH:
-                for item, below in self._items(state, node):
-                    if issubclass(type(item), tensor):
-                        add(item, below, "optimizer", False)
-                    else:
-                        waiting.append((item, below, depth + 1))
+            self._add_state(state, node)
 
-    def _items(self, container: Any, node: int) -> list[tuple[Any, int]]:
-        """Return the items of a container with their names, without plain values."""
-        names, attribute = self._naming.names, self._naming.names.attribute
-        if issubclass(type(container), dict):
-            return [
-                (
-                    item,
-                    attribute(node, key)
-                    if type(key) is str and key.isidentifier()
-                    else names.key(node, key),
-                )
-                for key, item in entries(container)
-                if type(item) not in _PLAIN_TYPES
-            ]
-        return [
-            (item, names.index(node, index))
-            for index, item in _sequence(container)
-            if type(item) not in _PLAIN_TYPES
-        ]
+    def _add_state(self, state: Any, node: int, depth: int = 0) -> None:
+        """Name a tensor, or the tensors in a container."""
+        if issubclass(type(state), torch.Tensor):
+            self._naming.add(state, node, "optimizer", keeps_second=False)
+        elif depth <= _MAX_DEPTH:
+            attribute, other_key = self._naming.names.attribute, self._naming.names.key
+            for key, item in entries(state) or _sequence(state):
+                if type(item) not in _PLAIN_TYPES:
+                    is_attribute = type(key) is str and key.isidentifier()
+                    below = (attribute if is_attribute else other_key)(node, key)
+                    self._add_state(item, below, depth + 1)
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; map their addresses to these names."""
         names, known = self._naming.names, self._naming.first_nodes()
         orphans: dict[int, int] = {}
-        if not issubclass(type(groups), list):
-            return orphans
         root = names.text("param_groups")
-        for index, group in enumerate(list.__iter__(groups)):
-            members = dict.get(group, "params") if issubclass(type(group), dict) else None
+        for index, group in _sequence(groups):
             path = names.attribute(names.index(root, index), "params")
-            for position, parameter in _sequence(members):
+            for position, parameter in _sequence(dict(entries(group)).get("params")):
                 if issubclass(type(parameter), torch.Tensor) and id(parameter) not in known:
                     orphans[id(parameter)] = names.index(path, position)
                     below = names.below(orphans[id(parameter)], {-1: prefix})
@@ -302,7 +274,7 @@ class OptimizerNaming:
         return orphans
 
 
-def _sequence(value: Any) -> Iterator[tuple[int, Any]]:
+def _sequence(value: Any) -> Iterator[tuple[Any, Any]]:
     for kind in (list, tuple, deque):
         if issubclass(type(value), kind):
             return enumerate(list(kind.__iter__(value)))
