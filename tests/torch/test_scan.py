@@ -26,9 +26,7 @@ BASE = torch._C.TensorBase
 
 @pytest.fixture(params=[NativeScan, PythonScan])
 def scan(request):
-    scan = native_or_skip() if request.param is NativeScan else PythonScan()
-    yield scan
-    scan.close()
+    return native_or_skip() if request.param is NativeScan else PythonScan()
 
 
 def native_or_skip():
@@ -389,7 +387,6 @@ def test_native_scan_leaves_no_objects_behind():
     for _ in range(200):
         scan = NativeScan()
         scan.add(tensors)
-        scan.close()
         # the gradient is not among the objects either
         assert len(scan) == 52 and scan.object[1] == 0
     del scan
@@ -410,7 +407,6 @@ def test_scan_of_many_tensors():
     assert scan.first == rows
     assert scan.shapes == [(4,), (1,)]
     assert scan.rows_of(scan.object) == rows
-    scan.close()
 
 
 def storm():

@@ -20,7 +20,7 @@ def diagnose() -> list[Finding]:
 
     No accelerator is initialised.
     """
-    open_scan().close()
+    open_scan()
     slow = fallback_reason() or why_not_native() or None
     return [
         *_host(),

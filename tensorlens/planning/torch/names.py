@@ -64,14 +64,10 @@ class BlockNames:
         self._name_held(models, optimizers, objects)
 
     def _name_held(
-        self, models: Sequence[Any], optimizers: Sequence[Any], objects: list[Any] | None = None
+        self, models: Sequence[Any], optimizers: Sequence[Any], objects: Sequence[Any] = ()
     ) -> None:
         """Name the tensors of models and optimizers, and of Keras's models among ``objects``."""
-        owners = Owners([CensusRoot(model, None) for model in models])
-        if objects is not None:
-            owners.add_keras(objects)
-        owners.add_found([], optimizers)
-        naming = owners.naming
+        naming = Owners([CensusRoot(model) for model in models], [*objects], [], optimizers).naming
         columns = zip(naming.items, naming.nodes, naming.roles, strict=True)
         named = [(item, naming.names[node], ROLES[role]) for item, node, role in columns]
         self._name(named)

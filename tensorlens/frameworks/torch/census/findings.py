@@ -171,12 +171,9 @@ def _find_and_name(
     # a near heap is not searched for these hundreds of types: few programs hold a node
     exact = node_types() if heap.modules is None else ()
     tensors, functions, modules, optimizers, nodes = select(heap.objects, HEAP_CLASSES, exact)
-    owners = Owners(roots)
-    owners.add_heap(heap.objects, modules, optimizers)
+    owners = Owners(roots, heap.objects, modules, optimizers)
     found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
-    named = NamedRows(found, owners, heap)
-    found.scan.close()
-    return found, owners, named
+    return found, owners, NamedRows(found, owners, heap)
 
 
 def _notes(found: FoundTensors) -> list[str]:

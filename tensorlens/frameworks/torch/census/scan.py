@@ -94,7 +94,6 @@ class Scan:
 
         Raises:
             MemoryError: no memory is left.
-            ValueError: the scan was closed.
         """
         raise NotImplementedError
 
@@ -103,12 +102,7 @@ class Scan:
 
         Raises:
             MemoryError: no memory is left.
-            ValueError: the scan was closed.
         """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """End the adding of tensors; the columns stay."""
         raise NotImplementedError
 
 
@@ -157,8 +151,9 @@ class NativeScan(Scan):
 
     def __init__(self) -> None:
         super().__init__()
+        self._scan: int | None = None
         self._library, offset = _library_and_offset()
-        self._scan: int | None = self._library.tl_scan_open(offset, torch._C.TensorBase)
+        self._scan = self._library.tl_scan_open(offset, torch._C.TensorBase)
         if self._scan is None:
             raise MemoryError
 
@@ -168,7 +163,7 @@ class NativeScan(Scan):
         fake = fake_tensor()
         rows = new_rows(len(items))
         fakes = self._library.tl_scan_add(
-            self._handle(), items, len(items), None if fake is None else id(fake), start(rows)
+            self._scan, items, len(items), None if fake is None else id(fake), start(rows)
         )
         if fakes < 0:
             raise MemoryError
@@ -179,24 +174,13 @@ class NativeScan(Scan):
     def rows_of(self, ids: array[int]) -> array[int]:
         """Return the row of each of these ``id()``, or -1."""
         rows = new_rows(len(ids))
-        if self._library.tl_scan_rows_of(self._handle(), start(ids), len(ids), start(rows)):
+        if self._library.tl_scan_rows_of(self._scan, start(ids), len(ids), start(rows)):
             raise MemoryError
         return rows
 
-    def close(self) -> None:
-        """Release the native memory."""
-        scan, self._scan = self._scan, None
-        if scan is not None:
-            self._library.tl_scan_close(scan)
-
     def __del__(self) -> None:
-        if getattr(self, "_scan", None) is not None:
-            self.close()
-
-    def _handle(self) -> int:
-        if self._scan is None:
-            raise ValueError("this scan was closed")
-        return self._scan
+        if self._scan is not None:
+            self._library.tl_scan_close(self._scan)
 
     def _copy_new(self) -> None:
         """Append new rows to the columns and lists."""

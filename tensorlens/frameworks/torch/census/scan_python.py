@@ -46,11 +46,6 @@ class PythonScan(Scan):
         rows = {address: row for row, address in enumerate(self.object) if address}
         return array("i", (rows.get(address, -1) for address in ids))
 
-    def close(self) -> None:
-        """End the adding of tensors; the columns stay."""
-        self._rows.clear()
-        self._firsts.clear()
-
     def _add_tensor(self, tensor: Any) -> int:
         """Add a tensor, its gradient, the gradient's gradient and so on; return its row."""
         fake = fake_tensor()

@@ -141,8 +141,7 @@ class _HeapView:
         functions.clear()
         node_counts = _counts(nodes, objects)
         in_heap = list(tensors)
-        owners = Owners(())
-        owners.add_heap(objects, modules, optimizers)
+        owners = Owners((), objects, modules, optimizers)
         self.found = FoundTensors(tensors, owners.naming, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
@@ -163,7 +162,6 @@ class _HeapView:
             if count > (vertex in held and _is_kept(node)):
                 self.roots[vertex] = node
         self.names = NamedRows(self.found, owners, Heap(objects))
-        self.found.scan.close()
         self.holding = [vertex for vertex in self.roots if self.graph.holds_anything(vertex)]
         """The roots that something hangs below."""
         self._nearest = self.graph.nearest(self.holding, MAX_ROOTS)

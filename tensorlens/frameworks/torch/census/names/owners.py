@@ -51,9 +51,18 @@ def without_function(name: str) -> str:
 
 
 class Owners:
-    """Names from models, optimizers and other roots."""
+    """Names from models, optimizers and other roots, and from those of the heap.
 
-    def __init__(self, roots: Sequence[CensusRoot]) -> None:
+    The optimizers' ``__dict__``, which Python creates on first use, is added to ``objects``.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[CensusRoot],
+        objects: list[Any],
+        modules: Sequence[Any],
+        optimizers: Sequence[Any],
+    ) -> None:
         self.naming = Naming(Names())
         self.modules = ModulePaths(self.naming)
         self.optimizers = OptimizerNaming(self.naming)
@@ -78,6 +87,12 @@ class Owners:
                 self.naming.add(root.item, node, "other")
             elif not issubclass(kind, torch.nn.Module):
                 self.places[id(root.item)] = root.name or class_name(root.item)
+        if self.keras is not None:
+            self.keras.add_found(objects)
+            self.optimizers.anchors.update(self.keras.anchors)
+            modules = self.keras.without_keras(modules)
+        self._add_found(modules, optimizers)
+        objects.extend(filter(None, map(instance_dict, optimizers)))
 
     def _add_modules(self, roots: Sequence[CensusRoot]) -> None:
         is_only = sum(root.name is None for root in roots) == 1
@@ -96,28 +111,9 @@ class Owners:
                 if id(self.naming.items[index]) in self.keras.values:
                     self.naming.keeps_second[index] = False
 
-    def add_heap(
-        self, objects: list[Any], modules: Sequence[Any], optimizers: Sequence[Any]
-    ) -> None:
-        """Name what all modules and optimizers of the heap hold, Keras's first.
-
-        Adds the optimizers' ``__dict__`` to ``objects``, which Python creates on first use.
-        """
-        self.add_keras(objects)
-        self.add_found(modules, optimizers)
-        objects.extend(filter(None, map(instance_dict, optimizers)))
-
-    def add_keras(self, objects: list[Any]) -> None:
-        """Name what Keras's layers and optimizers among the heap's objects hold."""
-        if self.keras is not None:
-            self.keras.add_found(objects)
-            self.optimizers.anchors.update(self.keras.anchors)
-
-    def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
+    def _add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Name what the heap's other modules, and all optimizers, hold."""
         known, names = self.modules.paths, self.naming.names
-        if self.keras is not None:
-            modules = self.keras.without_keras(modules)
         unknown = [item for item in modules if id(item) not in known] if known else list(modules)
         roots = first_seen.ordered(outermost(unknown))
         nodes = [names.open_text(model_name(module)) for module in roots]
