@@ -80,14 +80,13 @@ def families(
     order = {row: index for index, row in enumerate(rows)}
     titles = _titles(table, order)
     columns = [getattr(table, column) for column in _ALIKE]
-    memo: dict[int, str] = {}
 
     def alike(row: int) -> tuple[object, ...]:
         other = apart[row] if apart else None
         if row in titles:
             return titles[row], table.role[row], table.device[row], other
         # a tensor with several names is shown by itself
-        name = row if row in table.more_names else table.names.pattern(table.name[row], memo)
+        name = row if row in table.more_names else table.names.pattern(table.name[row])
         beside = table.held_by[row], table.module[row]
         return name, *beside, _lines(table, row), other, *[column[row] for column in columns]
 
@@ -177,7 +176,7 @@ def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
     paths = [names.steps(node)[1] for node in nodes]
     if any(len(path) != len(first) for path in paths):
         # equal texts, made of different nodes
-        return names.pattern(nodes[0], {})
+        return names.pattern(nodes[0])
     varied = [
         kind in (INDEX, KEY) and any(path[step] != text for path in paths)
         for step, (kind, text) in enumerate(zip(kinds, first, strict=True))

@@ -150,27 +150,11 @@ class Names:
         parts.reverse()
         return kinds, parts
 
-    def pattern(self, node: int, memo: dict[int, str]) -> str:
-        """Return the name of a node with indices and keys blanked: ``rows[*][*].loss``.
-
-        Args:
-            node: the node.
-            memo: cache of earlier calls, empty at first.
-        """
-        kinds, parents = self.kinds, self.parents
-        path: list[int] = []
-        while node >= 0 and node not in memo:
-            path.append(node)
-            node = parents[node]
-        text = memo[node] if node >= 0 else ""
-        for node in reversed(path):
-            if kinds[node] in (INDEX, KEY):
-                text += BLANK
-            else:
-                dot = "." if kinds[node] == ATTRIBUTE else ""
-                text += f"{dot}{self.texts[self.values[node]]}"
-            memo[node] = text
-        return text.removeprefix(".")
+    def pattern(self, node: int) -> str:
+        """Return the name of a node with indices and keys blanked: ``rows[*][*].loss``."""
+        steps = zip(*self.steps(node), strict=True)
+        parts = (BLANK if kind in (INDEX, KEY) else text for kind, text in steps)
+        return "".join(parts).removeprefix(".")
 
     def family(self, node: int) -> tuple[int, int] | None:
         """Return ``(parent, index)`` if the name ends in an index, else None."""

@@ -270,20 +270,9 @@ def _matched(
 
 
 def _by_name(table: TensorTable) -> dict[_Key, list[int]]:
-    names, devices, nodes = table.names, table.device, table.name
     found: dict[_Key, list[int]] = defaultdict(list)
-    parents: dict[int, str] = {}
     for row in table.counted():
-        node = nodes[row]
-        place = names.family(node)
-        if place is None:
-            name = names[node]
-        else:
-            parent, index = place
-            if parent not in parents:
-                parents[parent] = names[parent]
-            name = f"{parents[parent]}[{index}]"
-        found[table.devices[devices[row]], name].append(row)
+        found[table.devices[table.device[row]], table.names[table.name[row]]].append(row)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 from tensorlens.recording.analysis import Moment, Resident
@@ -38,14 +39,12 @@ def rows(recording: Recording) -> Iterator[tuple[Value, ...]]:
     log = recording.log
     made = [row for row, kind in enumerate(log.kind) if kind in (START, ALLOC)]
     blocks = iter(recording.blocks(made))
-    lines: dict[int, tuple[Value, ...]] = {}
+    line = cache(lambda stack: _line(log, stack))
     contexts = [_context(context) for context in log.contexts]
     nothing = _context(None)
     columns = zip(log.kind, log.device, log.address, log.size, log.time, log.pair, strict=True)
     for row, (kind, device, address, nbytes, time, pair) in enumerate(columns):
         stack, context = log.stack[row], log.context[row]
-        if stack not in lines:
-            lines[stack] = _line(log, stack)
         yield (
             row,
             ACTIONS[kind],
@@ -57,7 +56,7 @@ def rows(recording: Recording) -> Iterator[tuple[Value, ...]]:
             None if pair < 0 else pair,
             *(_block_values(next(blocks)) if kind in (START, ALLOC) else _NO_BLOCK),
             *(contexts[context] if context >= 0 else nothing),
-            *lines[stack],
+            *line(stack),
         )
 
 
