@@ -42,11 +42,7 @@ def synthetic_segments(log: EventLog) -> list[Segment]:
             for block in each.blocks
             if block.state == "active_allocated"
         }
-        rows = [
-            row
-            for row, (kind, here) in enumerate(zip(log.kind, log.device, strict=True))
-            if kind < FREE and here == number
-        ]
+        rows = log.allocations(number)
         there = [row for row in rows if log.pair[row] < 0 and log.address[row] not in listed]
         covered = there if known else rows
         spans = {(log.address[row], log.address[row] + log.size[row]) for row in covered}

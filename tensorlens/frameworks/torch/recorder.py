@@ -27,7 +27,7 @@ from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
-from tensorlens.records.logs.events import ALLOC, START, EventLog, Origin, Recorded
+from tensorlens.records.logs.events import START, EventLog, Origin, Recorded
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
@@ -180,7 +180,8 @@ class CudaRecorder:
         log, origin = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         # if early events are missing, other blocks may lie at the addresses of the first census
         early = [row for row, kind in enumerate(log.kind) if kind == START and whole]
-        censuses = ((self._before, early), (self._census(), _unfreed(log)))
+        unfreed = [row for row in log.allocations() if log.pair[row] < 0]
+        censuses = ((self._before, early), (self._census(), unfreed))
         for number, device in enumerate(log.devices):
             found = [
                 (AddressNames(table, device, MIN_BLOCK), rows)
@@ -300,9 +301,3 @@ def _add_module_metadata(roots: Sequence[CensusRoot]) -> Callable[[], None]:
         unhook()
 
     return stop
-
-
-def _unfreed(log: EventLog) -> list[int]:
-    """Return the rows of the blocks that were never freed."""
-    rows = zip(log.kind, log.pair, strict=True)
-    return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]

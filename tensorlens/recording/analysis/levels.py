@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tensorlens.errors import UsageError
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 def residents(log: EventLog, device: int | None, row: int) -> list[int]:
     """Return the allocations of a device, or of all, that were not freed by the end of ``row``."""
     last = max(row, log.starts - 1)
-    rows = islice(zip(log.kind, log.pair, log.device, strict=True), last + 1)
-    return [
-        number
-        for number, (kind, pair, here) in enumerate(rows)
-        if kind < FREE and (device is None or here == device) and not 0 <= pair <= last
-    ]
+    pairs = log.pair
+    return [row for row in log.allocations(device) if row <= last and not 0 <= pairs[row] <= last]
 
 
 def device_levels(recording: Recording, device: str) -> array[int]:

@@ -37,8 +37,7 @@ _NO_LINE = (None, None, None)
 def rows(recording: Recording) -> Iterator[tuple[Value, ...]]:
     """Yield the values of :data:`COLUMNS` for every event."""
     log = recording.log
-    made = [row for row, kind in enumerate(log.kind) if kind in (START, ALLOC)]
-    blocks = iter(recording.blocks(made))
+    blocks = iter(recording.blocks(log.allocations()))
     line = cache(lambda stack: _line(log, stack))
     contexts = [_context(context) for context in log.contexts]
     nothing = _context(None)

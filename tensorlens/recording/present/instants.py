@@ -14,7 +14,7 @@ from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import row_at
 from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.logs.events import ALLOC, FREE, START, EventLog, Mark
+from tensorlens.records.logs.events import ALLOC, START, EventLog, Mark
 from tensorlens.records.names import common_name, readable_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import LeftOut, counted, duration, exact_size
@@ -196,11 +196,8 @@ def no_line_label(recording: Recording, device: str) -> str:
 def _no_line_label(recording: Recording, device: str) -> str:
     index, log = event_index(recording), recording.log
     number = log.devices.index(device)
-    before = {
-        log.was_before(row)
-        for row, (kind, here) in enumerate(zip(log.kind, log.device, strict=True))
-        if kind < FREE and here == number and index.site(row).charged is None
-    }
+    unknown = (row for row in log.allocations(number) if index.site(row).charged is None)
+    before = {log.was_before(row) for row in unknown}
     if before == {True}:
         return BEFORE
     return NO_LINE if True not in before else f"{BEFORE}, or no line known"

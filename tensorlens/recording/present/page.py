@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tensorlens.recording.analysis import Timeline
 from tensorlens.recording.present.instants import Instant, has_times
-from tensorlens.recording.present.page_data import allocations, device_data
+from tensorlens.recording.present.page_data import device_data
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import EventLog
 from tensorlens.records.tensors import SourceLine
@@ -281,7 +281,8 @@ def page_device(recording: Recording, instant: Instant, *, is_live: bool) -> Pag
         shown = min(bisect_left(timeline.rows, instant.moment.row), len(timeline.rows) - 1)
     elif instant.moment.dropped:
         shown = -1
-    made = allocations(recording.log, device)
+    log = recording.log
+    made = log.allocations(log.devices.index(device))
     drawn = picture(recording, timeline, made, f"Bytes resident over time, {instant.headline}")
     if not is_live:
         return PageDevice((drawn,))

@@ -25,7 +25,7 @@ from tensorlens.recording.present.instants import (
     start_text,
 )
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.logs.events import ALLOC, START, EventLog
+from tensorlens.records.logs.events import EventLog
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.html import short_text
@@ -49,7 +49,7 @@ def chosen_blocks(
     Args:
         log: the events.
         device: the device of the page.
-        alloc_rows: the rows of the device's allocations, see :func:`allocations`.
+        alloc_rows: the rows of the device's allocations, also of blocks from before the recording.
         detailed: the rows of events after which the largest blocks are always carried.
     """
     number, size = log.devices.index(device), log.size.__getitem__
@@ -64,16 +64,6 @@ def counts(log: EventLog, timeline: Timeline, alloc_rows: Sequence[int]) -> list
     freed = sorted(pair for pair in map(log.pair.__getitem__, alloc_rows) if pair >= 0)
     rows = last_rows(log, timeline.rows)
     return [bisect_right(alloc_rows, row) - bisect_right(freed, row) for row in rows]
-
-
-def allocations(log: EventLog, device: str) -> list[int]:
-    """Return the rows of a device's allocations, with blocks from before the recording."""
-    number = log.devices.index(device)
-    return [
-        row
-        for row, (kind, each) in enumerate(zip(log.kind, log.device, strict=True))
-        if each == number and kind in (START, ALLOC)
-    ]
 
 
 def device_data(

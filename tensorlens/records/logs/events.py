@@ -204,6 +204,11 @@ class EventLog(RowSequence[Event]):
         """Number of rows for blocks from before the first event."""
         return next((row for row, kind in enumerate(self.kind) if kind != START), len(self.kind))
 
+    def allocations(self, device: int | None = None) -> list[int]:
+        """Return the rows of a device's blocks, or of all, also of those from before."""
+        rows = enumerate(zip(self.kind, self.device, strict=True))
+        return [row for row, (kind, here) in rows if kind < FREE and device in (None, here)]
+
     def was_before(self, row: int) -> bool:
         """Return whether a block is from before the recording."""
         return self.kind[row] == START and self.time[row] <= 0

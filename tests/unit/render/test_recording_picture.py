@@ -35,7 +35,7 @@ def test_the_largest_blocks_and_those_of_the_peak_are_carried(
     monkeypatch.setattr(page_data, "MAX_BLOCKS_OF_INSTANT", 20)
     recording = random_recording(seed)
     timeline, log = recording.timeline(points=60), recording.log
-    made = page_data.allocations(log, "cpu")
+    made = log.allocations(log.devices.index("cpu"))
     chosen = page_data.chosen_blocks(log, "cpu", made, [timeline.rows[timeline.peak]])
     assert chosen == sorted(set(chosen)) and len(chosen) <= 50
     carried = sorted((log.size[row] for row in chosen), reverse=True)
@@ -65,7 +65,8 @@ def corners(path: str) -> list[tuple[int, int]]:
 
 def drawn(recording: Recording):
     timeline = recording.timeline()
-    return picture(recording, timeline, page_data.allocations(recording.log, timeline.device))
+    log = recording.log
+    return picture(recording, timeline, log.allocations(log.devices.index(timeline.device)))
 
 
 def test_the_steps_of_a_training_step() -> None:
@@ -109,7 +110,8 @@ def test_a_picture_stays_inside_its_frame(kind: str) -> None:
     recording = recordings.KINDS[kind]()
     for device in recording.devices:
         timeline = recording.timeline(device)
-        found = picture(recording, timeline, page_data.allocations(recording.log, device))
+        log = recording.log
+        found = picture(recording, timeline, log.allocations(log.devices.index(device)))
         for area in found.areas:
             for x, y in corners(area.path):
                 assert 0 <= x <= pictures.WIDTH and 0 <= y <= pictures.HEIGHT
