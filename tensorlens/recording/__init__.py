@@ -12,7 +12,7 @@ attach(
         "oom.annotation": (),
         "oom.failure": (),
         "present.data": (),
-        "present.instants": (),
+        "present.moment_layout": (),
         "present.page": ("heat_files", "picture"),
         "present.page_data": (),
         "present.tables": ("module_rows",),

@@ -10,7 +10,7 @@ from tensorlens.planning.estimate.figures import library_bytes
 from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
 from tensorlens.planning.trace import Caution
 from tensorlens.recording.analysis import Resident
-from tensorlens.recording.present.instants import LineRow, line_rows, mark_before
+from tensorlens.recording.present.moment_layout import LineRow, line_rows, mark_before
 from tensorlens.recording.present.remarks import largest_lines, largest_tensors, part
 from tensorlens.records.logs.events import ALLOC
 from tensorlens.render.figures import LeftOut, size

@@ -36,7 +36,7 @@ from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Failure, Job, Measurement, Reason, Variant, catalogue
 from tensorlens.recording.analysis.levels import dropped_peak
-from tensorlens.recording.present.instants import line_rows
+from tensorlens.recording.present.moment_layout import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes

@@ -8,7 +8,7 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.host.process_memory import status_sizes
 from tensorlens.planning.trials.jobs import Measurement
 from tensorlens.planning.trials.step_runner import END
-from tensorlens.recording.present.instants import instants, request_text
+from tensorlens.recording.present.moment_layout import moment_layouts, request_text
 from tensorlens.recording.present.remarks import culprits
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render.figures import size
@@ -129,7 +129,7 @@ class ExtraStepRecorder:
         recording, device = self._recording.stop().without_source(), self.figures.device
         if device not in recording.devices or not recording.peak(device).bytes:
             return {}
-        (shown,) = instants(recording, View(devices=(device,)))
+        (shown,) = moment_layouts(recording, View(devices=(device,)))
         where = request_text(recording, shown.moment)
         parts = (size(shown.moment.bytes), where, "(one more step, recorded by itself)")
         return {"peak": " ".join(filter(None, parts)), **dict(culprits(shown))}

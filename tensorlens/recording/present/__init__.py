@@ -9,14 +9,14 @@ from typing import Any
 from tensorlens.recording import export
 from tensorlens.recording.analysis import BackwardCost
 from tensorlens.recording.present import data
-from tensorlens.recording.present.instants import (
+from tensorlens.recording.present.moment_layout import (
     LINES_SHOWN,
-    Instant,
+    MomentLayout,
     instant_text,
-    instants,
     line_place,
     line_rows,
     lines_limit,
+    moment_layouts,
     source_of,
 )
 from tensorlens.recording.present.page import PageDevice, page_device
@@ -197,53 +197,55 @@ def _not_shown(recording: Recording, view: View) -> Iterator[Block]:
 def _devices(recording: Recording, view: View, medium: Medium) -> Sequence[Block]:
     return [
         Section(
-            tuple(_device(recording, instant, view, medium)),
-            instant.headline,
-            instant.device,
+            tuple(_device(recording, layout, view, medium)),
+            layout.headline,
+            layout.device,
             is_parted=True,
             script="tl-recording",
         )
-        for instant in instants(recording, view)
+        for layout in moment_layouts(recording, view)
     ]
 
 
-def _device(recording: Recording, instant: Instant, view: View, medium: Medium) -> Iterator[Block]:
-    whole = instant.moment.bytes
+def _device(
+    recording: Recording, layout: MomentLayout, view: View, medium: Medium
+) -> Iterator[Block]:
+    whole = layout.moment.bytes
     is_live = medium == "page"
-    page = PageDevice() if medium == "text" else page_device(recording, instant, is_live=is_live)
+    page = PageDevice() if medium == "text" else page_device(recording, layout, is_live=is_live)
     yield from page.timeline
-    largest = [] if is_live else [*culprits(instant)]
+    largest = [] if is_live else [*culprits(layout)]
     if largest:
         yield named(largest)
-    above: list[Block] = [_roles(instant, is_live=is_live)] if instant.roles else []
+    above: list[Block] = [_roles(layout, is_live=is_live)] if layout.roles else []
     lines: list[Block] = []
-    if any(row.line is not None for row in instant.lines):
-        table = line_table(instant.lines, instant.hidden_lines, whole, _RESIDENT)
+    if any(row.line is not None for row in layout.lines):
+        table = line_table(layout.lines, layout.hidden_lines, whole, _RESIDENT)
         lines.append(replace(table, heading="By line", **(_LIVE_LINES if is_live else {})))
-    elif instant.rows:
+    elif layout.rows:
         lines.append(Note("By line: not available (no block has a Python stack)", "soft"))
     if is_live:
         yield Section((*above, *lines), is_beside=True)
     else:
         yield from above
         yield from lines
-    yield resident_table(instant, view, medium)
+    yield resident_table(layout, view, medium)
     yield from page.data
     limit = lines_limit(view) if medium == "text" else LINES_SHOWN
-    modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
+    modules, hidden = module_rows(layout.moment.by_line, layout.moment.by_module, limit)
     if modules:
         table = module_table(modules, hidden, whole, _OF_MODULE)
         when = ", at the instant shown first" if is_live else ""
         yield replace(table, heading=f"By module{when}")
     yield from page.sources
-    remarks = tuple(map(Note, device_remarks(recording, instant)))
+    remarks = tuple(map(Note, device_remarks(recording, layout)))
     yield Section(remarks)
-    yield from backward_blocks(recording, instant.device, view, medium)
+    yield from backward_blocks(recording, layout.device, view, medium)
 
 
-def _roles(instant: Instant, *, is_live: bool) -> Table:
-    parts = ((role, nbytes, role_colour(role)) for role, nbytes in instant.roles)
-    table = share_table("Role", parts, instant.moment.bytes)
+def _roles(layout: MomentLayout, *, is_live: bool) -> Table:
+    parts = ((role, nbytes, role_colour(role)) for role, nbytes in layout.roles)
+    table = share_table("Role", parts, layout.moment.bytes)
     return replace(table, heading="By role", name="roles") if is_live else table
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tensorlens.recording.analysis import Timeline
-from tensorlens.recording.present.instants import Instant, has_times
+from tensorlens.recording.present.moment_layout import MomentLayout, has_times
 from tensorlens.recording.present.page_data import device_data
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import EventLog
@@ -269,24 +269,24 @@ class PageDevice:
     sources: tuple[Block, ...] = ()
 
 
-def page_device(recording: Recording, instant: Instant, *, is_live: bool) -> PageDevice:
+def page_device(recording: Recording, layout: MomentLayout, *, is_live: bool) -> PageDevice:
     """Return a page's parts for a device at an instant; on a live page others can be chosen."""
-    device = instant.device
+    device = layout.device
     timeline = recording.timeline(
         device, points=_POINTS_OF_A_PAGE if is_live else _POINTS_OF_A_CELL
     )
     shown = timeline.peak
-    if not instant.is_peak:
+    if not layout.is_peak:
         # the nearest event that is drawn
-        shown = min(bisect_left(timeline.rows, instant.moment.row), len(timeline.rows) - 1)
-    elif instant.moment.dropped:
+        shown = min(bisect_left(timeline.rows, layout.moment.row), len(timeline.rows) - 1)
+    elif layout.moment.dropped:
         shown = -1
     log = recording.log
     made = log.allocations(log.devices.index(device))
-    drawn = picture(recording, timeline, made, f"Bytes resident over time, {instant.headline}")
+    drawn = picture(recording, timeline, made, f"Bytes resident over time, {layout.headline}")
     if not is_live:
         return PageDevice((drawn,))
-    moment = instant.moment
+    moment = layout.moment
     data = device_data(recording, timeline, drawn, made, shown)
     by_line: dict[SourceLine | None, int] = {
         cost.line: cost.nbytes for cost in recording.backward(device)

@@ -17,7 +17,7 @@ from tensorlens.recording.analysis.levels import (
     residents,
     summed_levels,
 )
-from tensorlens.recording.present.instants import (
+from tensorlens.recording.present.moment_layout import (
     LineRow,
     line_rows,
     no_line_label,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from tensorlens.recording.analysis import Churn, Fragmentation, Moment
-from tensorlens.recording.present.instants import BlockRow, Instant, LineRow, has_times, instants
+from tensorlens.recording.present.moment_layout import (
+    BlockRow,
+    LineRow,
+    MomentLayout,
+    has_times,
+    moment_layouts,
+)
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, OOM
 from tensorlens.render.figures import counted, device_sources, duration, exact_size, share, size
@@ -13,13 +19,13 @@ from tensorlens.render.shown import View
 from tensorlens.render.source import place, printable
 
 
-def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
+def device_remarks(recording: Recording, layout: MomentLayout) -> tuple[str, ...]:
     """Return the remarks on a device: the allocator's own count, churn."""
-    found = [_allocator(instant.moment)]
-    fragmentation = recording.fragmentation(instant.device)
+    found = [_allocator(layout.moment)]
+    fragmentation = recording.fragmentation(layout.device)
     if fragmentation is not None:
         found.append(_fragmentation(fragmentation))
-    churn = recording.churn(instant.device)
+    churn = recording.churn(layout.device)
     if churn.allocations:
         found.append(_churn(recording, churn))
     return tuple(found)
@@ -152,7 +158,7 @@ def largest_tensors(
     """
     if row < 0 or device not in recording.devices:
         return ""
-    (shown,) = instants(recording, View(at=str(row), devices=(device,)))
+    (shown,) = moment_layouts(recording, View(at=str(row), devices=(device,)))
     return largest_row(shown.rows, whole, others)
 
 
@@ -173,11 +179,11 @@ def largest_row(rows: Sequence[BlockRow], whole: int, others: Collection[str] = 
     return f"{printable(name)}, {part(first.nbytes, whole)}, {first.first.role}{at}"
 
 
-def culprits(instant: Instant) -> Iterator[tuple[str, str]]:
+def culprits(layout: MomentLayout) -> Iterator[tuple[str, str]]:
     """Yield the largest line and tensors of an instant."""
-    whole = instant.moment.bytes
-    yield from largest_lines(instant.lines, whole)
-    if tensor := largest_row(instant.rows, whole):
+    whole = layout.moment.bytes
+    yield from largest_lines(layout.lines, whole)
+    if tensor := largest_row(layout.rows, whole):
         yield "tensor", tensor
 
 

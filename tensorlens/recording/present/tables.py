@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorlens.recording.analysis import Resident
-from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
+from tensorlens.recording.present.moment_layout import BlockRow, LineRow, MomentLayout
 from tensorlens.records.names import common_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import HTML_MEDIA, Cell, Column, Medium, Row, Table
@@ -128,9 +128,9 @@ def _shares(
 _NAMES = "fc1: saved by Addmm (mat2) is a tensor that autograd saved in fc1, mat2 of that operator"
 
 
-def resident_table(instant: Instant, view: View, medium: Medium) -> Table:
+def resident_table(layout: MomentLayout, view: View, medium: Medium) -> Table:
     """Return the table of resident blocks."""
-    rows = instant.rows
+    rows = layout.rows
     is_live = medium == "page"
     is_verbose = view.verbose and medium == "text"
     has_lines = any(row.first.charged for row in rows)
@@ -145,7 +145,7 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Table:
         Column("Made by", "name", key="op", only=HTML_MEDIA),
     )
     largest = max((row.nbytes for row in rows), default=0)
-    hidden = tuple(text for each in instant.hidden for text in more_rows(each, "block"))
+    hidden = tuple(text for each in layout.hidden for text in more_rows(each, "block"))
     return Table(
         columns,
         tuple(_row(row, largest, is_verbose=is_verbose) for row in rows),

@@ -4,7 +4,7 @@ from rendered_recordings import KIB
 
 from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.recording import instants
+from tensorlens.recording import moment_layout
 from tensorlens.records import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark, Origin
 from tensorlens.render import TextRenderer, View, width
 
@@ -212,7 +212,9 @@ def test_rows_by_role_and_size() -> None:
 @pytest.mark.parametrize("kind", ["training", "steps", "no stacks"])
 def test_shown_and_hidden_add_up(kind: str, top: int | None, roles: tuple, min_size: int) -> None:
     recording = recordings.KINDS[kind]()
-    (found,) = instants.instants(recording, View(top=top, roles=roles, min_size=min_size))
+    (found,) = moment_layout.moment_layouts(
+        recording, View(top=top, roles=roles, min_size=min_size)
+    )
     parts = [*found.rows, *found.hidden]
     assert sum(part.nbytes for part in parts) == found.moment.bytes
     assert sum(part.count for part in parts) == len(found.moment.tensors)
@@ -248,7 +250,7 @@ def test_verbose_tells_how_each_block_came_to_be() -> None:
     ],
 )
 def test_text_at_another_instant(at: str, bytes_: int, headline: str | None) -> None:
-    (found,) = instants.instants(recordings.training(), View(at=at))
+    (found,) = moment_layout.moment_layouts(recordings.training(), View(at=at))
     assert found.moment.bytes == bytes_ * KIB
     assert not found.is_peak
     assert headline is None or found.headline == f"{bytes_}.00 KiB {headline}"
@@ -257,7 +259,7 @@ def test_text_at_another_instant(at: str, bytes_: int, headline: str | None) -> 
 def test_several_marks_of_a_name() -> None:
     recording = recordings.training()
     recording.log.marks[1:] = [Mark("forward", 4, 0)]
-    assert instants.row_of(recording, "forward") == 3
+    assert moment_layout.row_of(recording, "forward") == 3
     text = text_of(recording, 120)
     assert 'after 3.00 ms, in backward of train.py:2, after "forward" (2 of 2)\n' in text
     # from 120 to 168 KiB
@@ -287,10 +289,10 @@ def test_a_crowd_of_equal_blocks_is_summed() -> None:
     log = EventLog()
     for number in range(20_500):
         log.append(ALLOC, "cpu", number + 1, 512, number)
-    (found,) = instants.instants(Recording(log), View())
+    (found,) = moment_layout.moment_layouts(Recording(log), View())
     assert [(row.count, row.nbytes) for row in found.rows] == [(20_000, 20_000 * 512)]
     assert [(each.count, each.nbytes) for each in found.hidden] == [(500, 500 * 512)]
-    (found,) = instants.instants(Recording(log), View(top=None))
+    (found,) = moment_layout.moment_layouts(Recording(log), View(top=None))
     assert [row.count for row in found.rows] == [20_500] and not found.hidden
 
 
@@ -300,7 +302,7 @@ def test_items_of_one_list_are_one_row_whatever_lines_made_them() -> None:
         stack = log.stacks.add([Frame("train.py", 2 + number % 2, "step")])
         log.append(ALLOC, "cpu", number + 1, 512, number, stack)
         log.name(number, Label(f"history[{number}]", "other"))
-    (found,) = instants.instants(Recording(log), View())
+    (found,) = moment_layout.moment_layouts(Recording(log), View())
     assert [(row.name, row.count, row.nbytes, row.place) for row in found.rows] == [
         ("history[0..5]", 6, 6 * 512, "2 lines")
     ]
@@ -313,7 +315,7 @@ def test_the_rows_follow_the_sizes_whatever_their_number() -> None:
         log.name(number, Label(f"t{number}", "other"))
     log.append(ALLOC, "cpu", 5000, 7, 1)
     log.append(FREE, "cpu", 5000, 7, 2)
-    (found,) = instants.instants(Recording(log), View(top=3))
+    (found,) = moment_layout.moment_layouts(Recording(log), View(top=3))
     assert [row.first.name for row in found.rows] == ["t999", "t998", "t997"]
     # 0 + 1 + ... + 996, and the 7
     assert [(each.count, each.nbytes) for each in found.hidden] == [(998, 996 * 997 // 2 + 7)]

@@ -85,7 +85,7 @@ class LineRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
+class MomentLayout:
     """One device of a recording at the instant that is shown."""
 
     device: str
@@ -111,14 +111,14 @@ class Instant:
         return f"peak {what}" + (f"; reached {times:,} times, this is the first" * (times > 1))
 
 
-def instants(recording: Recording, view: View) -> tuple[Instant, ...]:
+def moment_layouts(recording: Recording, view: View) -> tuple[MomentLayout, ...]:
     """Return the devices of a recording at the peak of each, or at the instant ``view`` names."""
     row = None if view.at is None else row_of(recording, view.at)
     found = []
     for device in recording.devices:
         if view.shows_device(device):
             moment = recording.peak(device) if row is None else recording.at(row, device)
-            found.append(_instant(recording, moment, row is None, view))
+            found.append(_layout(recording, moment, row is None, view))
     return tuple(sorted(found, key=lambda each: -each.moment.bytes))
 
 
@@ -259,7 +259,7 @@ def lines_limit(view: View) -> int | None:
     return None if view.top is None else LINES_SHOWN
 
 
-def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) -> Instant:
+def _layout(recording: Recording, moment: Moment, is_peak: bool, view: View) -> MomentLayout:
     rows, hidden = _rows(moment, view)
     lines, hidden_lines = line_rows(
         recording.log,
@@ -269,7 +269,7 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
         no_line_label(recording, moment.device),
     )
     sizes = moment.by_role
-    return Instant(
+    return MomentLayout(
         device=moment.device,
         moment=moment,
         is_peak=is_peak,
