@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tensorlens.recording.analysis import Timeline
+from tensorlens.recording.analysis.instants import largest_sums
 from tensorlens.recording.present.moment_layout import MomentLayout, has_times
 from tensorlens.recording.present.page_data import device_data
 from tensorlens.recording.recordings import Recording
@@ -197,11 +198,8 @@ def heat_files(
 
 
 def _by_number(sizes: Mapping[SourceLine | None, int], filename: str) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for line, nbytes in sizes.items():
-        if line is not None and line.filename == filename and nbytes:
-            found[line.lineno] = found.get(line.lineno, 0) + nbytes
-    return found
+    here = ((line, nbytes) for line, nbytes in sizes.items() if line and nbytes)
+    return largest_sums((line.lineno, n) for line, n in here if line.filename == filename)
 
 
 def _file(

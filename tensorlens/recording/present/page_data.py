@@ -135,10 +135,14 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     of_models = {
         key: each for key, each in levels.items() if key[1] is not None and key[0] in numbers
     }
-    device = timeline.device
-    found = [_line(recording, device, line, numbers[line], -1, each) for line, each in users]
+    label, log = no_line_label(recording, timeline.device), recording.log
+    found = []
+    for line, each in users:
+        row = LineRow(line, 0, source_of(log, line), label="" if line else label)
+        found.append(_line(row, numbers[line], -1, each))
     for number, ((line, model), each) in enumerate(_highest(of_models), len(users)):
-        found.append(_line(recording, device, model, number, numbers[line], each))
+        row = LineRow(model, 0, source_of(log, model), is_model=True)
+        found.append(_line(row, number, numbers[line], each))
     return found
 
 
@@ -149,27 +153,14 @@ def _highest(levels: Mapping[_K, Levels]) -> list[tuple[_K, Levels]]:
     return [(key, levels[key]) for key in ordered[:_MAX_LINES]]
 
 
-def _columns(levels: Levels) -> list[list[int]]:
-    return [[point for point, _ in levels], [level for _, level in levels]]
-
-
-def _line(
-    recording: Recording,
-    device: str,
-    line: SourceLine | None,
-    number: int,
-    user_line: int,
-    levels: Levels,
-) -> dict[str, Any]:
-    label = "" if line else no_line_label(recording, device)
-    row = LineRow(line, 0, source_of(recording.log, line), user_line >= 0, label)
+def _line(row: LineRow, number: int, user_line: int, levels: Levels) -> dict[str, Any]:
     return {
         "number": number,
         "of": user_line,
-        "isKnown": line is not None,
+        "isKnown": row.line is not None,
         "place": short_text(row.place.strip()),
         "source": short_text(row.source),
-        "levels": _columns(levels),
+        "levels": [[point for point, _ in levels], [level for _, level in levels]],
     }
 
 
@@ -189,13 +180,12 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
 
 def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, Any], int]]:
     """Return the lines of a dropped peak as :func:`lines_data` does, with their bytes."""
-    rows, _ = line_rows(recording.log, peak.by_line, _MAX_LINES, peak.by_model_line)
+    label = no_line_label(recording, peak.device)
+    rows, _ = line_rows(recording.log, peak.by_line, _MAX_LINES, peak.by_model_line, label)
     found, above = [], -1
     for number, row in enumerate(rows):
         above = above if row.is_model else number
-        user_line = above if row.is_model else -1
-        line = _line(recording, peak.device, row.line, number, user_line, ())
-        found.append((line, row.nbytes))
+        found.append((_line(row, number, above if row.is_model else -1, ()), row.nbytes))
     return found
 
 

@@ -114,25 +114,18 @@ def treemap(snapshot: Snapshot, device: str, view: View) -> Treemap | None:
     everything = View(top=None, roles=view.roles, devices=(device,))
     (inventory,) = (each for each in inventories(snapshot, everything) if each.device == device)
     rows = sorted((row for row in inventory.rows if row.after), key=lambda row: -row.after)
-    roles: dict[str, list[Box]] = {}
-    for row in rows[:_MAX_BOXES]:
-        roles.setdefault(row.first.role, []).append(_box(row))
-    rest: dict[str, list[TensorRow]] = {}
-    for row in rows[_MAX_BOXES:]:
-        rest.setdefault(row.first.role, []).append(row)
-    for role, others in rest.items():
-        nbytes = sum(row.after for row in others)
-        text = f"{sum(row.count for row in others):,} smaller"
-        tip = f"{counted(sum(row.count for row in others), 'smaller tensor')}, {size(nbytes)}"
-        roles.setdefault(role, []).append(Box(text, size(nbytes), nbytes, role_colour(role), tip))
-    if not roles:
-        return None
     groups = []
-    for role, boxes in roles.items():
+    for role in dict.fromkeys(row.first.role for row in rows):
+        colour = role_colour(role)
+        boxes = [_box(row) for row in rows[:_MAX_BOXES] if row.first.role == role]
+        if others := [row for row in rows[_MAX_BOXES:] if row.first.role == role]:
+            nbytes, count = sum(row.after for row in others), sum(row.count for row in others)
+            tip = f"{counted(count, 'smaller tensor')}, {size(nbytes)}"
+            boxes.append(Box(f"{count:,} smaller", size(nbytes), nbytes, colour, tip))
         nbytes = sum(box.nbytes for box in boxes)
         tip = f"{role}: {size(nbytes)}"
-        groups.append(Box(role, size(nbytes), nbytes, role_colour(role), tip, tuple(boxes)))
-    return Treemap(f"Tensors on {device} by size", tuple(groups))
+        groups.append(Box(role, size(nbytes), nbytes, colour, tip, tuple(boxes)))
+    return Treemap(f"Tensors on {device} by size", tuple(groups)) if groups else None
 
 
 def _box(row: TensorRow) -> Box:
