@@ -13,8 +13,8 @@
 
 namespace {
 
-// An allocation, a free, a failed request, or a note that a block is a gradient, in 32 bytes. Made by
-// the static functions below.
+// An allocation, a free, a failed request, or a note that a block is a gradient, in 32 bytes. Made
+// by the static functions below.
 struct Event {
   uint64_t address;  // 0: no block
   int64_t size;      // negative for a free; 0: a note
