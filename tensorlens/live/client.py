@@ -114,17 +114,14 @@ def _connect(pid: int) -> Connection:
     process = _process(pid)
     uid = os.geteuid() if process is None else _owner(process)
     environment = {} if process is None else _environment(process)
-
-    def found() -> list[Path]:
-        return addresses(uid, pid, environment)
-
     is_prepared = asks_to_serve(environment.get(VARIABLE))
     can_be_entered = hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
-    connection = _connection(pid, found())
+    connection = _connection(pid, uid, environment)
     if connection is None and process is not None and can_be_entered:
-        connection = inject(pid, lambda: _connection(pid, found()))
+        connection = inject(pid, lambda: _connection(pid, uid, environment))
     if connection is None:
-        raise TensorlensError(_reason(process, pid, found(), environment))
+        left = addresses(uid, pid, environment)
+        raise TensorlensError(_reason(process, pid, left, environment))
     return connection
 
 
@@ -154,8 +151,8 @@ def _environment(process: psutil.Process) -> Mapping[str, str]:
         return {}
 
 
-def _connection(pid: int, paths: Sequence[Path]) -> Connection | None:
-    for path in paths:
+def _connection(pid: int, uid: int, environment: Mapping[str, str]) -> Connection | None:
+    for path in addresses(uid, pid, environment):
         try:
             return Client(os.fspath(path))
         except ConnectionRefusedError:

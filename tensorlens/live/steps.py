@@ -17,6 +17,10 @@ _WRITE_SECONDS = 60.0
 """Seconds that the end of a process waits for a recording to be written."""
 
 
+_WAITS = "the recording begins when a step ends"
+_SAW_NO_STEP = "the recording waits for a step of an optimizer: none was seen so far"
+
+
 class StepCounter:
     """Counts the steps of the first framework whose optimizer steps."""
 
@@ -52,16 +56,12 @@ class StepCounter:
         elif steps < 1:
             raise UsageError("give how many steps are recorded, 1 or more")
         else:
-            self.recording = StepRecording(steps, path)
+            has_stepped = self.count > 0
+            self.recording = StepRecording(steps, path, _WAITS if has_stepped else _SAW_NO_STEP)
 
     def state(self) -> str:
         """Return the state of the recording in words; empty where none was asked for."""
-        recording = self.recording
-        if recording is None:
-            return ""
-        if recording.is_waiting and not self.count:
-            return "the recording waits for a step of an optimizer: none was seen so far"
-        return recording.state
+        return "" if self.recording is None else self.recording.state
 
     def _stepped(self, adapter: Adapter) -> None:
         """Count a step, in the thread that made it."""
@@ -79,7 +79,7 @@ class StepRecording:
     and go with it. Another thread writes it.
     """
 
-    def __init__(self, steps: int, path: Path) -> None:
+    def __init__(self, steps: int, path: Path, state: str) -> None:
         self._steps = steps
         self._seen = 0
         self._path = path
@@ -90,13 +90,8 @@ class StepRecording:
         self._has_ended = threading.Event()
         self._is_written = threading.Event()
         self.is_on = True
-        self.state = "the recording begins when a step ends"
+        self.state = state
         start_thread(self._write)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it has not begun."""
-        return self.is_on and not self._has_begun and not self._has_ended.is_set()
 
     def step_ends(self, number: int) -> None:
         """Begin, continue or end the recording after a step, without waiting for another thread."""

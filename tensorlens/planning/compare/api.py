@@ -202,7 +202,7 @@ def compare(
         provenance=how,
         program=job.program.name,
         framework=job.framework,
-        card=next((each.card for each in successes if isinstance(each, EstimatedOption)), ""),
+        card="" if measured or spec.card is None else spec.card.name,
         capacity=spec.capacity,
         batch=job.batch,
         steps=steps,

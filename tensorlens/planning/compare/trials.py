@@ -37,11 +37,10 @@ class LargestBatch:
 
 
 class EstimatedOption(NamedTuple):
-    """An option's estimate, and the device and card it is for."""
+    """An option's estimate, and the device it is for."""
 
     outcome: Outcome
     device: str
-    card: str
 
 
 NO_CAPACITY = LargestBatch(None, missing="no capacity was given")
@@ -123,7 +122,7 @@ def run_estimate(
         # no estimate has times or losses: those need no reason
         missing={"largest_batch": largest.missing} if largest.batch is None else {},
     )
-    return EstimatedOption(outcome, answer.device, "" if answer.card is None else answer.card.name)
+    return EstimatedOption(outcome, answer.device)
 
 
 def _largest_estimated_batch(
