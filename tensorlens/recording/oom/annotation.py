@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from tensorlens.errors import error_chain
@@ -221,18 +220,14 @@ class _Hooks:
         self._on = True
         self._undo: list[Callable[[], None]] = []
         self._watcher: MemReporter | None = None
-        self._main = sys.excepthook
-        self._threads = threading.excepthook
-        self._shell: Any = None
 
     def install(self) -> None:
         """Install the hooks; the former ones are called after ours."""
-        self._undo.append(put(sys, "excepthook", self._in_main))
-        self._undo.append(put(threading, "excepthook", self._in_thread))
+        self._hook(sys, "excepthook", lambda kind, error, trace: error)
+        self._hook(threading, "excepthook", lambda arguments: arguments.exc_value)
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is not None:
-            self._shell = shell.showtraceback
-            self._undo.append(put(shell, "showtraceback", self._in_shell))
+            self._hook(shell, "showtraceback", _shown_in_shell)
         self._undo += when_any_imported(self._watch)
         oom.reserve()
         self._undo.append(oom.release)
@@ -250,20 +245,15 @@ class _Hooks:
             with guarded("the lines that allocate are not known"):
                 self._watcher = MemReporter()
 
-    def _in_main(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> Any:
-        self._look_at(error)
-        return self._main(kind, error, trace)
+    def _hook(self, owner: Any, name: str, error: Callable[..., BaseException | None]) -> None:
+        """Look at the error that a hook is called for, before the hook; ``error`` finds it."""
+        before = getattr(owner, name)
 
-    def _in_thread(self, arguments: Any) -> Any:
-        self._look_at(arguments.exc_value)
-        return self._threads(arguments)
+        def ours(*arguments: Any, **options: Any) -> Any:
+            self._look_at(error(*arguments, **options))
+            return before(*arguments, **options)
 
-    def _in_shell(self, *arguments: Any, **options: Any) -> Any:
-        given = (*arguments, options.get("exc_tuple"))[0]
-        self._look_at((given or sys.exc_info())[1])
-        return self._shell(*arguments, **options)
+        self._undo.append(put(owner, name, ours))
 
     def _look_at(self, error: BaseException | None) -> None:
         if self._on and error is not None:
@@ -272,6 +262,11 @@ class _Hooks:
             except BaseException:
                 # a Ctrl-C ends the explanation; the error is still to be shown
                 return
+
+
+def _shown_in_shell(*arguments: Any, **options: Any) -> BaseException | None:
+    given = (*arguments, options.get("exc_tuple"))[0]
+    return (given or sys.exc_info())[1]
 
 
 def put(owner: Any, name: str, ours: Any) -> Callable[[], None]:
