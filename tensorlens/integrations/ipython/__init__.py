@@ -12,24 +12,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, magics_class
-from IPython.core.magic_arguments import argument
+from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from tensorlens import errors
 from tensorlens.errors import TensorlensError
-from tensorlens.integrations.ipython.options import magic, parsed
 from tensorlens.integrations.ipython.source import ProfiledSource
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
 from tensorlens.render.formats import file_content, save, write_whole
+
+_VALUE = re.compile(r""""([^"]*)"|'([^']*)'|(\S+)""")
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -48,71 +49,71 @@ def unload_ipython_extension(shell: Any) -> None:
 class TensorlensMagics(Magics):  # type: ignore[misc]
     """The magics; IPython prints their help for ``%tlrun?``."""
 
-    @magic(
-        argument(
-            "-f",
-            "--function",
-            metavar="FUNC",
-            action="append",
-            default=[],
-            help="A function, method (Net.forward) or module instance (model) to profile; may be"
-            " repeated. Without any, %%%%tlrun profiles the lines of its cell.",
-        ),
-        argument("-r", "--return", dest="give", action="store_true", help="Return the report."),
-        argument(
-            "-T",
-            "--save",
-            metavar="FILE",
-            help="Write the report to FILE too, replacing it: .json, .html or .csv by its ending,"
-            " else text.",
-        ),
-        argument("-q", "--quiet", action="store_true", help="Do not show the report."),
-        argument("statement", nargs="*", help="What to run; in a cell magic, the cell."),
+    @magic_arguments()
+    @argument(
+        "-f",
+        "--function",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="A function, method (Net.forward) or module instance (model) to profile; may be"
+        " repeated. Without any, %%%%tlrun profiles the lines of its cell.",
     )
+    @argument("-r", "--return", dest="give", action="store_true", help="Return the report.")
+    @argument(
+        "-T",
+        "--save",
+        metavar="FILE",
+        help="Write the report to FILE too, replacing it: .json, .html or .csv by its ending,"
+        " else text.",
+    )
+    @argument("-q", "--quiet", action="store_true", help="Do not show the report.")
+    @argument("statement", nargs="*", help="What to run; in a cell magic, the cell.")
+    @line_cell_magic
+    @needs_local_scope
     def tlrun(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Run a statement or a cell and show the memory of each line.
 
         ``%tlrun -f FUNC STATEMENT`` shows the lines of FUNC, ``%%tlrun`` those of its cell.
         """
         __tracebackhide__ = "__ipython_bottom__"
-        args, statement = parsed(self.tlrun, line)
-        deliver = partial(_deliver, args.function, args.quiet or args.give, args.save)
-        _, report = self._run(args.function, None, deliver, statement, cell, local_ns)
+        args, statement = _parsed(self.tlrun, line)
+        args.quiet |= args.give
+        _, report = self._run(args, args.save, None, statement, cell, local_ns)
         return report if args.give else None
 
-    @magic(
-        argument(
-            "-f", "--function", metavar="FUNC", action="append", default=[], help="As %%tlrun."
-        ),
-        argument("-c", "--column", metavar="COLS", action="append", default=[], help="Ignored."),
-        argument("-D", "--no_default_columns", action="store_true", help="Ignored."),
-        argument("-r", "--return-profiler", action="store_true", help="Return the LineProfiler."),
-        argument("-g", "--gpu", metavar="GPU_ID", help="Report only on this GPU."),
-        argument("-q", "--quiet", action="store_true", help="Do not show the report."),
-        argument("-T", "--dump-profile", metavar="OUTPUT", help="Write the report to a file too."),
-        argument("statement", nargs="*", help="What to run; in a cell magic, the cell."),
-    )
+    @magic_arguments()
+    @argument("-f", "--function", metavar="FUNC", action="append", default=[], help="As %%tlrun.")
+    @argument("-c", "--column", metavar="COLS", action="append", default=[], help="Ignored.")
+    @argument("-D", "--no_default_columns", action="store_true", help="Ignored.")
+    @argument("-r", "--return-profiler", action="store_true", help="Return the LineProfiler.")
+    @argument("-g", "--gpu", metavar="GPU_ID", help="Report only on this GPU.")
+    @argument("-q", "--quiet", action="store_true", help="Do not show the report.")
+    @argument("-T", "--dump-profile", metavar="OUTPUT", help="Write the report to a file too.")
+    @argument("statement", nargs="*", help="What to run; in a cell magic, the cell.")
+    @line_cell_magic
+    @needs_local_scope
     def mlrun(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Do what %tlrun does, with the options of pytorch_memlab's %mlrun."""
         __tracebackhide__ = "__ipython_bottom__"
-        args, statement = parsed(self.mlrun, line)
-        quiet = args.quiet or args.return_profiler
+        args, statement = _parsed(self.mlrun, line)
         gpu = int(args.gpu) if (args.gpu or "").isdigit() else args.gpu
-        deliver = partial(_deliver, args.function, quiet, args.dump_profile)
         devices = None if gpu is None else (gpu,)
-        profiler, _ = self._run(args.function, devices, deliver, statement, cell, local_ns)
+        args.quiet |= args.return_profiler
+        profiler, _ = self._run(args, args.dump_profile, devices, statement, cell, local_ns)
         return profiler if args.return_profiler else None
 
     def _run(
         self,
-        functions: list[str],
+        args: argparse.Namespace,
+        save_as: str | None,
         devices: tuple[Any, ...] | None,
-        deliver: Callable[[LineProfiler], LineReport],
         statement: str,
         cell: str | None,
         local_ns: Any,
     ) -> tuple[LineProfiler, LineReport]:
         __tracebackhide__ = True
+        functions: list[str] = args.function
         if cell is None and not statement:
             raise UsageError("give a statement to run: %tlrun -f FUNC STATEMENT")
         if cell is None and not functions:
@@ -131,12 +132,36 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
                 source.run(code)
         finally:
             profiler.close()
-            report = deliver(profiler)
+            report = _deliver(profiler, functions, args.quiet, save_as)
         return profiler, report
 
 
+def _parsed(method: Any, line: str) -> tuple[argparse.Namespace, str]:
+    """Return the options, and the statement unchanged.
+
+    argparse would take words of a statement that begin with a dash for options.
+    """
+    parser = method.parser
+    # nargs is None for an option with one value
+    with_value = {
+        flag for action in parser._actions if action.nargs is None for flag in action.option_strings
+    }
+    options: list[str] = []
+    rest = line.strip()
+    while rest.startswith("-"):
+        word, _, rest = rest.partition(" ")
+        rest = rest.lstrip()
+        if word == "--":
+            break
+        options.append(word)
+        if word in with_value and (match := _VALUE.match(rest)):
+            options.append(match[1] or match[2] or match[3])
+            rest = rest[match.end() :].lstrip()
+    return parser.parse_args(options), rest
+
+
 def _deliver(
-    functions: list[str], quiet: bool, save_as: str | None, profiler: LineProfiler
+    profiler: LineProfiler, functions: list[str], quiet: bool, save_as: str | None
 ) -> LineReport:
     report = profiler.result()
     if not functions:
