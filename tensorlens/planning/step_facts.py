@@ -110,7 +110,7 @@ def plain_name(name: str) -> str:
 class Watch(Protocol):
     """Watches a program's steps to collect :class:`StepFacts`."""
 
-    is_last: bool
+    is_last: bool = False
     """Whether the step is the last one."""
 
     def on(self) -> AbstractContextManager[None]:

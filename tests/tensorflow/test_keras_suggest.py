@@ -202,7 +202,7 @@ def test_failing_program_is_one_line():
 
 def test_one_shot_gradients_are_left_to_the_optimizer():
     weight, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(1.0)
-    with StepWatch(str).on():
+    with StepWatch().on():
         optimizer.apply([tf.constant([0.25])], iter([weight]))
     assert weight.numpy().tolist() == [0.75]
 

@@ -226,13 +226,13 @@ def test_failure_to_add_up_is_a_note(monkeypatch):
     def work(x):
         return x + 1
 
-    def fail(events):
+    def fail(*given):
         raise MemoryError("no room")
 
     work(tf.zeros(1000))
     profiler.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(profiled_lines, "_sizes", fail)
+        patch.setattr(profiled_lines, "listed", fail)
         work(tf.zeros(1000))
         table = graph_table(profiler)
     assert table.function.calls == 1

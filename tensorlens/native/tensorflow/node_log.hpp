@@ -13,38 +13,43 @@
 
 namespace {
 
-// One row, as Python reads it.
 struct NodeEvent {
-  uint64_t address;
-  int64_t size;  // 0: the block was freed; -1: the last of the running calls ended
-  int32_t function, node;  // numbers of their names, -1 for none
+  int64_t size;  // negative for a free; 0: the last of the running calls ended
+  int32_t function;  // number of its name, -1 for none
+  int32_t node;  // likewise; of an end: whether an event of these calls had no room
+};
+
+struct NodeBlock {
+  uintptr_t key;
+  NodeEvent made;
 };
 
 // The caller holds the lock.
 struct NodeLog {
-  static constexpr size_t kMaxEvents = 1 << 21;  // 48 MiB
+  static constexpr size_t kMaxEvents = 1 << 21;  // 32 MiB
 
   SpinLock lock;
   std::atomic<int64_t> running{0};  // calls
   std::vector<NodeEvent> events;
   size_t finished = 0;  // number of events up to the last moment at which no call ran
-  bool has_dropped = false;  // whether an event had no room
+  bool has_dropped = false;
+  Table<NodeBlock> blocks;  // those that the running calls made and did not free
 
   bool is_on() const {
     return running.load(std::memory_order_relaxed) > 0;
   }
 
-  void add(const NodeEvent& event) {
-    // an end always has room: it separates calls
-    if (events.size() >= kMaxEvents && event.size >= 0) {
-      has_dropped = true;
-      return;
-    }
+  bool add(const NodeEvent& event) {
     try {
-      events.push_back(event);
+      // an end always has room: it separates calls
+      if (events.size() < kMaxEvents || event.size == 0) {
+        events.push_back(event);
+        return true;
+      }
     } catch (const std::bad_alloc&) {
-      has_dropped = true;
     }
+    has_dropped = true;
+    return false;
   }
 
   // Returns the number of events that can be taken.
@@ -53,8 +58,9 @@ struct NodeLog {
     const int64_t left = std::max<int64_t>(0, running.load() - 1);
     running.store(left, std::memory_order_relaxed);
     if (left == 0) {
-      add(NodeEvent{0, -1, -1, -1});
+      add(NodeEvent{0, -1, std::exchange(has_dropped, false)});
       finished = events.size();
+      blocks.release();
     }
     return static_cast<int64_t>(finished);
   }
@@ -66,13 +72,25 @@ NodeLog& g_node_log = *new NodeLog;
 void log_node(const void* block, int64_t size, int32_t node) {
   Call call;
   g_calls.here(&call);
+  const NodeEvent event{size, call.function, node};
   const Holding holding(g_node_log.lock);
-  g_node_log.add(NodeEvent{reinterpret_cast<uintptr_t>(block), size, call.function, node});
+  if (g_node_log.add(event)) {
+    NodeBlock* const made = g_node_log.blocks.put(reinterpret_cast<uintptr_t>(block));
+    if (made == nullptr) {
+      g_node_log.has_dropped = true;
+    } else {
+      made->made = event;
+    }
+  }
 }
 
+// A free has the names of the allocation; that of a block from before the calls is not logged.
 void log_free(const void* block) {
   const Holding holding(g_node_log.lock);
-  g_node_log.add(NodeEvent{reinterpret_cast<uintptr_t>(block), 0, -1, -1});
+  NodeBlock freed;
+  if (g_node_log.blocks.take(reinterpret_cast<uintptr_t>(block), &freed)) {
+    g_node_log.add(NodeEvent{-freed.made.size, freed.made.function, freed.made.node});
+  }
 }
 
 void follow_forks() {
@@ -83,6 +101,7 @@ void follow_forks() {
         g_node_log.events.clear();
         g_node_log.finished = 0;
         g_node_log.has_dropped = false;
+        g_node_log.blocks.release();
         g_node_log.lock.unlock();
       });
 }
@@ -101,25 +120,22 @@ TL_EXPORT PyObject* tl_nodes_begin() {
   });
 }
 
-// Returns the number of events of finished calls, and takes them if there are at most `most`.
-TL_EXPORT int64_t tl_nodes_take(NodeEvent* found, int64_t most) {
+// Takes the events of finished calls: size, function and node.
+TL_EXPORT Columns* tl_nodes_take() {
   const Holding holding(g_node_log.lock);
   std::vector<NodeEvent>& events = g_node_log.events;
   const auto last = events.begin() + g_node_log.finished;
-  const auto count = static_cast<int64_t>(g_node_log.finished);
-  if (count <= most) {
-    std::copy(events.begin(), last, found);
+  Columns* const taken = listed<ColumnsOf<int64_t, int32_t, int32_t>>([&](auto& list) {
+    std::for_each(events.begin(), last, [&](const NodeEvent& event) {
+      list.add(event.size, event.function, event.node);
+    });
+  });
+  if (taken != nullptr) {
     events.erase(events.begin(), last);
     g_node_log.finished = 0;
     if (events.empty()) {
       events.shrink_to_fit();
     }
   }
-  return count;
-}
-
-// Tells whether events were dropped since the last call of this.
-TL_EXPORT int tl_nodes_dropped() {
-  const Holding holding(g_node_log.lock);
-  return std::exchange(g_node_log.has_dropped, false);
+  return taken;
 }

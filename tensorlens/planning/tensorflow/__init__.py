@@ -45,7 +45,7 @@ def step_watch(mark: Callable[[str], None]) -> Watch:
     """Return a watch of a program's steps; ``mark`` is not called, unlike torch's."""
     from tensorlens.planning.tensorflow.step_watch import StepWatch
 
-    return StepWatch(mark)
+    return StepWatch()
 
 
 _SETTINGS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ from tensorlens.frameworks.tensorflow.sizes import nbytes
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import intercepted
-from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
+from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts, Watch
 from tensorlens.planning.tensorflow.options import Stage, repeated_blocks
 
 _LOW_PRECISION = ("bfloat16", "float16")
@@ -24,15 +24,10 @@ _COMMON_VARIABLES = ("iteration", "learning_rate")
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
 
 
-class StepWatch:
-    """Watches the steps of a program.
+class StepWatch(Watch):
+    """Watches the steps of a program."""
 
-    Args:
-        mark: unused: no moment is marked.
-    """
-
-    def __init__(self, mark: Callable[[str], None]) -> None:
-        self.is_last = False
+    def __init__(self) -> None:
         self._recomputes = False
         self._is_graph = False
         self._sparse_gradients: dict[int, int] = {}

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tensorlens.frameworks.compilers import NodeFigures, TracedFigures
+from tensorlens.frameworks.host.allocator import listed
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.counters import used_devices
 from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions, Stack
@@ -31,8 +32,6 @@ _MAX_FUNCTIONS = 64
 """Functions whose nodes are kept; beyond that number all are read again."""
 _MAX_WAITING = 1 << 15
 """Events that wait to be added up."""
-_EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node", "i4")])
-"""``NodeEvent`` of ``node_log.hpp``."""
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
 """Keras code that runs the layers of a model without a ``call`` of the user's."""
@@ -179,22 +178,19 @@ class _Function:
 class GraphCalls:
     """Follows calls of graph functions while code is followed."""
 
-    def __init__(self, allocator: cpu.TensorflowAllocator) -> None:
-        self._allocator, self._library = allocator, allocator.library
-        number, address = ctypes.c_int64, ctypes.c_void_p
-        declare(
-            self._library,
-            {
-                "tl_nodes_begin": (ctypes.py_object, ()),
-                "tl_nodes_take": (number, (address, number)),
-                "tl_nodes_dropped": (ctypes.c_int, ()),
-            },
-        )
+    def __init__(self) -> None:
         self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
         self._functions: dict[str, _Function | None] = {}
+        self._lines_of = functools.lru_cache(_MAX_LINES)(self._find_lines)
         self._unfollow: Callable[[], None] | None = None
-        self._follow(())
+
+    @functools.cached_property
+    def _allocator(self) -> cpu.TensorflowAllocator:
+        found = cpu.install()
+        events = {"tl_nodes_begin": (ctypes.py_object, ()), "tl_nodes_take": (ctypes.c_void_p, ())}
+        declare(found.library, events)
+        return found
 
     def add(self, code: FollowedCode) -> None:
         """Start following code."""
@@ -216,25 +212,30 @@ class GraphCalls:
     def _follow(self, codes: tuple[FollowedCode, ...]) -> None:
         self.add_up()
         self._codes = codes
-        self._lines_of = functools.lru_cache(_MAX_LINES)(self._find_lines)
         # new functions may run beside the known ones
         self._functions.clear()
+        self._lines_of.cache_clear()
 
     def add_up(self) -> None:
         """Add up the events of finished calls; a failure gets a note."""
         with self._lock:
             try:
                 self._add_up()
-                if self._library.tl_nodes_dropped():
-                    for code in self._codes:
-                        code.is_incomplete = True
             except Exception as failure:
                 for code in self._codes:
                     code.failure = f"{type(failure).__name__}: {failure}"
 
     def _add_up(self) -> None:
-        call, node, size = _sizes(self._events())
-        nodes, index = np.unique(node, return_inverse=True)
+        size, function, node = map(
+            np.asarray, listed(self._allocator.library, "tl_nodes_take", "qii")
+        )
+        is_end = size == 0
+        if node[is_end].any():
+            for code in self._codes:
+                code.is_incomplete = True
+        call, size = np.cumsum(is_end)[~is_end], size[~is_end]
+        name = (function.astype("i8") << 32 | node.astype("u4"))[~is_end]
+        nodes, index = np.unique(name, return_inverse=True)
         nodes_of_line: dict[tuple[FollowedCode, _Line], list[int]] = {}
         for number, each in enumerate(nodes.tolist()):
             for key in self._lines_of(each):
@@ -245,18 +246,12 @@ class GraphCalls:
             chosen = np.flatnonzero(is_of_line[index])
             code.count(line, call[chosen], size[chosen])
 
-    def _events(self) -> Any:
-        events = np.empty(0, _EVENT)
-        while (count := self._library.tl_nodes_take(events.ctypes.data, len(events))) > len(events):
-            events = np.empty(count, _EVENT)
-        return events[:count]
-
     def _begin(self, name: str) -> Callable[[], None] | None:
         function = self._function(name)
         if function is None:
             return None
         before = self._allocator.allocated()
-        call, logged = self._allocator.call(name), self._library.tl_nodes_begin()
+        call, logged = self._allocator.call(name), self._allocator.library.tl_nodes_begin()
 
         def end() -> None:
             self._allocator.end(call)
@@ -323,23 +318,6 @@ class GraphCalls:
         return whole + [(code, line) for code in codes for line in code.lines_of(origin)]
 
 
-def _sizes(events: Any) -> tuple[Any, Any, Any]:
-    """Return the call, the function and node, and the bytes of each event, negative if freed."""
-    call = np.cumsum(events["size"] < 0)
-    # the event before a free, at the same address and in the same call, allocated the block
-    order = np.argsort(events["address"], kind="stable")
-    address, size, calls = events["address"][order], events["size"][order], call[order]
-    name = events["function"][order].astype("i8") << 32 | events["node"][order].astype("u4")
-    is_pair = (size[1:] == 0) & (size[:-1] > 0)
-    is_pair &= (address[1:] == address[:-1]) & (calls[1:] == calls[:-1])
-    freed = np.flatnonzero(is_pair) + 1
-    size[freed], name[freed] = -size[freed - 1], name[freed - 1]
-    kept = (size != 0) & (address != 0)
-    order, size, name, calls = order[kept], size[kept], name[kept], calls[kept]
-    back = np.argsort(order)
-    return calls[back], name[back], size[back]
-
-
 def _stacks_of(functions: Functions, *names: str) -> tuple[set[Stack], set[Stack]]:
     """Return the stacks of all nodes of functions: of those that run, of those XLA compiled."""
     bodies = [body for name in names for body in functions.called_by(name)]
@@ -360,8 +338,7 @@ def _last_line(code: CodeType) -> int:
     return max(lines, default=code.co_firstlineno)
 
 
-_lock = reentrant_lock()
-_calls: GraphCalls | None = None
+_calls = GraphCalls()
 
 
 def follow_code(code: CodeType) -> FollowedCode | None:
@@ -369,11 +346,4 @@ def follow_code(code: CodeType) -> FollowedCode | None:
 
     None if a fallback counts host memory, which does not know nodes.
     """
-    global _calls
-    allocator = cpu.allocator()
-    if allocator is None:
-        return None
-    with _lock:
-        if _calls is None:
-            _calls = GraphCalls(allocator)
-    return FollowedCode(code, _calls)
+    return None if cpu.allocator() is None else FollowedCode(code, _calls)
