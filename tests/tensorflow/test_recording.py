@@ -147,12 +147,12 @@ def test_a_call_that_another_thread_has_not_returned_from_is_none_of_these_opera
     assert made.shape == value.shape
 
 
-@pytest.mark.parametrize("moment", ["_call_begins", "_end_scope"])
+@pytest.mark.parametrize("moment", ["tl_call_begins", "tl_end"])
 def test_a_call_that_is_interrupted_is_over(monkeypatch, moment):
     value = tf.fill((8, 8), 0.5)
     squares(value)
     with tensorlens.record(names=False):
-        interrupt_once(monkeypatch, cpu.install(), moment)
+        interrupt_once(monkeypatch, cpu.install().library, moment)
         with pytest.raises(Interrupted):
             squares(value)
     with tensorlens.record(names=False) as recording:

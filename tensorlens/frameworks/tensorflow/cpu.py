@@ -86,10 +86,10 @@ class TensorflowAllocator(NativeAllocator):
                 "tl_adopt": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
                 "tl_call_begins": (ctypes.py_object, (ctypes.c_char_p,)),
                 "tl_end": (ctypes.c_int64, (ctypes.py_object,)),
+                "tl_nodes_begin": (ctypes.py_object, ()),
+                "tl_nodes_take": (ctypes.c_void_p, ()),
             },
         )
-        self._call_begins = library.tl_call_begins
-        self._end_scope = library.tl_end
 
     def adopt(self, addresses: array[int], sizes: array[int]) -> int:
         """Count blocks from before, unless they are counted; return their number.
@@ -103,11 +103,11 @@ class TensorflowAllocator(NativeAllocator):
 
         Returns an object for :meth:`end`. The call also ends when nothing refers to that any more.
         """
-        return self._call_begins(function.encode())
+        return self.library.tl_call_begins(function.encode())
 
     def end(self, scope: object) -> int:
         """End a call, on the thread where it began; a second time does nothing."""
-        return int(self._end_scope(scope))
+        return int(self.library.tl_end(scope))
 
 
 @functools.cache

@@ -30,18 +30,19 @@ from tensorlens.records.tensors import TensorTable
 _LAYERS = "keras.src.layers.layer"
 
 
-class TensorflowRecorder(NativeRecorder):
-    """Recorder of the tapped allocator's spans, which may overlap."""
+@functools.cache
+def _recorder(allocator: NativeAllocator) -> NativeRecorder:
+    """Return the only recorder of an allocator."""
 
-    def __init__(self, allocator: NativeAllocator) -> None:
-        super().__init__(allocator)
-        # a recording may begin before Keras is imported
-        when_imported(_LAYERS, self._follow_layers)
-
-    def _follow_layers(self) -> None:
+    def follow_layers() -> None:
         # the method that calls every layer, without its decorators
         function: Any = inspect.unwrap(vars(kinds.layer())["__call__"])
-        self._library.tl_module_call(id(function.__code__))
+        allocator.library.tl_module_call(id(function.__code__))
+
+    recorder = NativeRecorder(allocator)
+    # a recording may begin before Keras is imported
+    when_imported(_LAYERS, follow_layers)
+    return recorder
 
 
 def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
@@ -50,10 +51,6 @@ def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
         (id(layer), type(layer).__name__): layer_path(layer) for layer in instances(kinds.layer())
     }
     return lambda address, kind: paths.get((address, kind))
-
-
-_recorder = functools.cache(TensorflowRecorder)
-"""Returns the only recorder of an allocator."""
 
 
 def start(options: RecordOptions) -> Mapping[str, Recorder]:

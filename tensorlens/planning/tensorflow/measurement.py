@@ -20,13 +20,13 @@ from tensorlens.planning.tensorflow.keras_training import (
     trace_training,
     training_patches,
 )
-from tensorlens.planning.tensorflow.options import OPTIONS, Stage, keras
+from tensorlens.planning.tensorflow.options import OPTIONS, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
 from tensorlens.planning.trials.measurement import TrialHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
-from tensorlens.planning.trials.stage import ProgramWithOptions
+from tensorlens.planning.trials.stage import ProgramWithOptions, Stage
 
 _NO_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """Messages of kernels and libraries that got no memory from the system."""

@@ -20,22 +20,19 @@ from tensorlens.heap.attributes import content_of, items_of
 from tensorlens.planning.patches import accepted, exchanging, intercepted
 from tensorlens.planning.trials import stage
 from tensorlens.planning.trials.jobs import CannotApply
-
-
-class Stage(stage.Stage):
-    """The program as options see it: its Keras models, and notes."""
-
-    def models(self) -> list[Any]:
-        """Return the outermost Keras layers that contain layers, oldest first.
-
-        All layers that are alive count; none of their code runs.
-        """
-        found = instances(kinds.layer())
-        inside = {id(child) for layer in found for child in children_of(layer)}
-        return [layer for layer in found if id(layer) not in inside and children_of(layer)]
-
+from tensorlens.planning.trials.stage import Stage
 
 Option = stage.Option[Stage]
+
+
+def living_models() -> list[Any]:
+    """Return the outermost Keras layers that contain layers, oldest first.
+
+    All layers that are alive count; none of their code runs.
+    """
+    found = instances(kinds.layer())
+    inside = {id(child) for layer in found for child in children_of(layer)}
+    return [layer for layer in found if id(layer) not in inside and children_of(layer)]
 
 
 def children_of(layer: Any) -> list[Any]:
@@ -130,7 +127,7 @@ class Policy(Option):
 
     def built(self) -> None:
         """Check that a layer has the policy."""
-        names = {layer.dtype_policy.name for layer in layers_of(*self.stage.models())}
+        names = {layer.dtype_policy.name for layer in layers_of(*living_models())}
         if self.value not in names:
             has = ", ".join(sorted(names)) or "there is no model of Keras"
             raise CannotApply(f"policy={self.value} changes nothing: no layer has it ({has})")
@@ -153,7 +150,7 @@ class RecomputeBlocks(Option):
 
     def built(self) -> None:
         """Replace the ``call`` of each block."""
-        models = self.stage.models()
+        models = living_models()
         blocks = repeated_blocks(models)
         if not blocks:
             raise stage.missing_blocks(

@@ -16,7 +16,7 @@ from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts, Watch
-from tensorlens.planning.tensorflow.options import Stage, repeated_blocks
+from tensorlens.planning.tensorflow.options import living_models, repeated_blocks
 
 _LOW_PRECISION = ("bfloat16", "float16")
 _COMMON_VARIABLES = ("iteration", "learning_rate")
@@ -44,7 +44,7 @@ class StepWatch(Watch):
 
     def facts(self, is_whole: bool) -> StepFacts:
         """Return the facts so far, of the models and optimizers that are alive."""
-        models = Stage(estimated=False, batch=None).models()
+        models = living_models()
         path_of = module_paths()
         found = [(id(block), class_name(block)) for block in repeated_blocks(models)]
         computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(*models)]

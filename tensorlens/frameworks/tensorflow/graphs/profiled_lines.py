@@ -7,7 +7,6 @@ of them and when figures are asked for, and then dropped.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
 from tensorlens.frameworks.tensorflow.hooks import follow_graph_calls
 from tensorlens.interpreter import reentrant_lock
-from tensorlens.native.build import declare
 
 _MAX_LINES = 1 << 16
 _MAX_FUNCTIONS = 64
@@ -185,13 +183,6 @@ class GraphCalls:
         self._lines_of = functools.lru_cache(_MAX_LINES)(self._find_lines)
         self._unfollow: Callable[[], None] | None = None
 
-    @functools.cached_property
-    def _allocator(self) -> cpu.TensorflowAllocator:
-        found = cpu.install()
-        events = {"tl_nodes_begin": (ctypes.py_object, ()), "tl_nodes_take": (ctypes.c_void_p, ())}
-        declare(found.library, events)
-        return found
-
     def add(self, code: FollowedCode) -> None:
         """Start following code."""
         with self._lock:
@@ -226,9 +217,8 @@ class GraphCalls:
                     code.failure = f"{type(failure).__name__}: {failure}"
 
     def _add_up(self) -> None:
-        size, function, node = map(
-            np.asarray, listed(self._allocator.library, "tl_nodes_take", "qii")
-        )
+        events = listed(cpu.install().library, "tl_nodes_take", "qii")
+        size, function, node = map(np.asarray, events)
         is_end = size == 0
         if node[is_end].any():
             for code in self._codes:
@@ -250,14 +240,15 @@ class GraphCalls:
         function = self._function(name)
         if function is None:
             return None
-        before = self._allocator.allocated()
-        call, logged = self._allocator.call(name), self._allocator.library.tl_nodes_begin()
+        allocator = cpu.install()
+        before = allocator.allocated()
+        call, logged = allocator.call(name), allocator.library.tl_nodes_begin()
 
         def end() -> None:
-            self._allocator.end(call)
-            if self._allocator.end(logged) > _MAX_WAITING:
+            allocator.end(call)
+            if allocator.end(logged) > _MAX_WAITING:
                 self.add_up()
-            after = self._allocator.allocated()
+            after = allocator.allocated()
             for code in function.codes:
                 code.levels = (code.levels or (before,))[0], after
                 code.times += not function.is_backward
@@ -300,7 +291,7 @@ class GraphCalls:
 
         The upper half of ``numbers`` stands for its function's name, the lower half for its own.
         """
-        called, node = map(self._allocator.op_name, (numbers >> 32, numbers & 0xFFFFFFFF))
+        called, node = map(cpu.install().op_name, (numbers >> 32, numbers & 0xFFFFFFFF))
         function = None if called is None else self._function(called)
         if called is None or function is None:
             return []
