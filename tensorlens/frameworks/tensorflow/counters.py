@@ -64,8 +64,11 @@ _original_info: Any = None
 _original_reset: Any = None
 
 
-def read_peak(device: str) -> tuple[int, int] | None:
-    """Return the bytes in use and the peak since the previous read; None if unknown.
+_UNREAD = (UNKNOWN,) * 3
+
+
+def _read_peak(device: str) -> tuple[int, int, int]:
+    """Return the bytes in use, the peak since the previous read and ``UNKNOWN``.
 
     ``device`` is TensorFlow's name: ``GPU:0``.
     """
@@ -73,14 +76,14 @@ def read_peak(device: str) -> tuple[int, int] | None:
         _install()
         context = eager_context()
         if context is None:
-            return None
+            return _UNREAD
         try:
             info = _original_info(context._context_handle, device)
             _highest[device] = max(_highest.get(device, 0), int(info["peak"]))
             _original_reset(context._context_handle, device)
         except (ValueError, RuntimeError):
-            return None
-    return int(info["current"]), int(info["peak"])
+            return _UNREAD
+    return int(info["current"]), int(info["peak"]), UNKNOWN
 
 
 def _install() -> None:
@@ -158,18 +161,11 @@ class DeviceCounter:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._tf_name = tensorflow_device_name(device)
         self.missing: Mapping[str, str] = {"reserved": RESERVED}
 
     def reader(self) -> Reader:
         """Return a function that returns ``(allocated, peak, UNKNOWN)`` in bytes."""
-        name = self._tf_name
-
-        def read() -> tuple[int, int, int]:
-            found = read_peak(name)
-            return (UNKNOWN,) * 3 if found is None else (*found, UNKNOWN)
-
-        return read
+        return functools.partial(_read_peak, tensorflow_device_name(self.device))
 
 
 _counter = functools.cache(DeviceCounter)

@@ -7,6 +7,7 @@ of the operation's result.
 
 from __future__ import annotations
 
+import re
 import time
 from array import array
 from bisect import bisect_right
@@ -25,7 +26,7 @@ from tensorlens.records.logs.events import ALLOC, FREE, EventLog
 
 _MAX_CALLS = 1_000_000
 """Calls of a recording that are kept, the latest."""
-_MKL_PREFIXES = ("_MklNative", "_Mkl")
+_MKL_PREFIX = re.compile(r"^_Mkl(?:Native)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,19 +108,20 @@ def _forward_rows(
 ) -> dict[_Call, int]:
     """Map each call to the row of its forward operation's result, if that is known."""
     by_address: dict[int, list[int]] = defaultdict(list)
-    # by operation and size; the second is of gradient functions, for gradients of gradients
-    tables: tuple[dict[tuple[str, int], list[int]], ...] = defaultdict(list), defaultdict(list)
+    # by operation and size; those of gradient functions apart, for gradients of gradients
+    by_size: dict[tuple[bool, str, int], list[int]] = defaultdict(list)
     for row, kind in enumerate(log.kind):
         if kind >= FREE or log.stack[row] < 0:
             continue
         by_address[log.address[row]].append(row)
         op = log.contexts[log.context[row]].op if log.context[row] >= 0 else None
         if kind == ALLOC and op is not None:
-            tables[row in calls_by_row][_without_mkl(op), log.size[row]].append(row)
+            op = _MKL_PREFIX.sub("", op)
+            by_size[row in calls_by_row, op, log.size[row]].append(row)
     found: dict[_Call, int] = {}
     for call in calls:
-        key = call.op, call.nbytes
-        for rows in (by_address[call.address], tables[False][key], tables[True][key]):
+        of_size = (by_size[is_gradient, call.op, call.nbytes] for is_gradient in (False, True))
+        for rows in (by_address[call.address], *of_size):
             moment = call.begin - started
             earlier = (at for at in range(len(rows) - 1, -1, -1) if log.time[rows[at]] <= moment)
             index = next(earlier, -1)
@@ -129,13 +131,6 @@ def _forward_rows(
                     del rows[index]
                 break
     return found
-
-
-def _without_mkl(op: str) -> str:
-    for prefix in _MKL_PREFIXES:
-        if op.startswith(prefix):
-            return op[len(prefix) :]
-    return op
 
 
 def _nbytes(gradients: Sequence[Any]) -> int:

@@ -19,6 +19,7 @@ from tensorlens.frameworks.tensorflow.graphs.functions import (
     Frames,
     Functions,
     Stack,
+    enclosing,
 )
 
 TAPE_SCOPE = "gradient_tape/"
@@ -92,16 +93,12 @@ def forward_nodes(body: Body, node: BodyNode, functions: Functions) -> list[tupl
         return []
     if not node.name.startswith(TAPE_SCOPE):
         return []
-    scope = node.name[len(TAPE_SCOPE) :].rpartition("/")[0]
-    while scope:
-        found = body.nodes.get(scope)
-        if found is not None:
-            return [(body, found)]
-        inside = _inside(body, scope)
-        if inside:
+    for scope in (*enclosing(node.name.removeprefix(TAPE_SCOPE)), ""):
+        if scope in body.nodes:
+            return [(body, body.nodes[scope])]
+        if inside := _inside(body, scope):
             return [(body, each) for each in _likely(body, node, inside)]
-        scope = scope.rpartition("/")[0]
-    return [(body, each) for each in _likely(body, node, _inside(body, ""))]
+    return []
 
 
 def _forward_name(name: str) -> str | None:

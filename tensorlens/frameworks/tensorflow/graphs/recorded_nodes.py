@@ -8,7 +8,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -36,16 +36,6 @@ _HANDLE = "VarHandleOp"
 _BODY = re.compile(r"^.*/(?:body|cond|then|else|branch_?\d*|branches)/_\d+/")
 """Prefix of the nodes of an inlined loop or branch."""
 _NUMBER = re.compile(r"(?<=[A-Za-z])_\d+$")
-
-
-@dataclass(frozen=True, slots=True)
-class _AmendedContext:
-    """Replacement of a context."""
-
-    number: int
-    origin: NodeOrigin | None = None
-    is_between: bool = False
-    """Whether a function was running, but none of its nodes."""
 
 
 class GraphOrigins:
@@ -90,19 +80,20 @@ class GraphOrigins:
                 found = label(number, stack, log.size[row])
                 if found is not None:
                     log.name(row, found)
-            context = amended(number)
-            new = stack, context.number
-            if context.origin is not None:
+            changed, origin = amended(number)
+            new = stack, changed
+            if origin is not None:
                 key = stack, number
                 if key not in stacks:
-                    stacks[key] = _push(log, _callers(log, stack), context.origin)
-                new = stacks[key], context.number
-            elif context.is_between:
-                # a node's results are freed after its end
-                thread = log.contexts[number].thread
-                new = last.get(thread, (_callers(log, stack), context.number))
-            if number >= 0 and not context.is_between:
-                last[log.contexts[number].thread] = new
+                    stacks[key] = _push(log, _callers(log, stack), origin)
+                new = stacks[key], changed
+            if number >= 0:
+                before = log.contexts[number]
+                if before.outer is not None and before.op is None:
+                    # between the nodes of a function: a node's results are freed after its end
+                    new = last.get(before.thread, (_callers(log, stack), changed))
+                else:
+                    last[before.thread] = new
             new_stacks.append(new[0])
             new_contexts.append(new[1])
         log.stack, log.context = new_stacks, new_contexts
@@ -124,14 +115,15 @@ class GraphOrigins:
         )
         return None if block is None else Label(block.base, block.role)
 
-    def _amended(self, log: EventLog, number: int) -> _AmendedContext:
+    def _amended(self, log: EventLog, number: int) -> tuple[int, NodeOrigin | None]:
+        """Return the number of the context that replaces one, and the origin of its node."""
         context = log.contexts[number] if number >= 0 else Context()
         if context.outer is None:
-            return _AmendedContext(number)
+            return number, None
         origin = self._nodes.find(context.op, context.outer) if context.op is not None else None
         if origin is None:
             called = replace(context, outer=function_title(context.outer))
-            return _AmendedContext(log.contexts.number(called), is_between=context.op is None)
+            return log.contexts.number(called), None
         is_backward = origin.phase == "backward"
         forward = -1
         if is_backward and origin.forward is not None:
@@ -145,7 +137,7 @@ class GraphOrigins:
             phase=origin.phase,
             module=origin.layer,
         )
-        return _AmendedContext(log.contexts.number(amended), origin)
+        return log.contexts.number(amended), origin
 
 
 def _callers(log: EventLog, stack: int) -> int:
