@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
@@ -72,13 +73,10 @@ class TensorflowHostRecorder(HostRecorder):
         super().__init__(options, native)
 
     def _watch(self) -> Callable[[], None]:
-        ends = [cpu.watch(), self._gradients.start(), self._origins.start()]
-
-        def end() -> None:
-            for each in ends:
-                each()
-
-        return end
+        undo = ExitStack()
+        for start in (cpu.watch, self._gradients.start, self._origins.start):
+            undo.callback(start())
+        return undo.close
 
     def _look(self, roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
         # modules that are gone at the end have no paths

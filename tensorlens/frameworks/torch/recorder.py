@@ -7,6 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -153,7 +154,7 @@ class CudaRecorder:
         self._started = time.time()
         self._holds_history = False
         self._ended = False
-        self._unhook: Callable[[], None] | None = None
+        self._undo = ExitStack()
         self._before = self._census() if torch.cuda.is_initialized() else None
         # runs at once if CUDA is in use already
         torch.cuda._lazy_call(self._begin)
@@ -162,7 +163,9 @@ class CudaRecorder:
         if self._ended:
             return
         self._holds_history = _history.hold(self._options.limit)
-        self._unhook = _add_module_metadata(self._options.roots())
+        if self._holds_history:
+            self._undo.callback(_history.release)
+        self._undo.callback(_add_module_metadata(self._options.roots()))
 
     def read(self, end: bool) -> Recorded | None:
         """Return the log so far; None if CUDA was not used and there is no note to pass on."""
@@ -175,7 +178,7 @@ class CudaRecorder:
             snapshot = torch.cuda.memory._snapshot()
         finally:
             if end:
-                self._stop()
+                self._undo.close()
         whole = room is not None and _has_all_events(snapshot, self._started, room)
         log, origin = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         # if early events are missing, other blocks may lie at the addresses of the first census
@@ -194,14 +197,6 @@ class CudaRecorder:
 
     def _census(self) -> TensorTable | None:
         return census(self._options.roots()).tensors if self._options.names else None
-
-    def _stop(self) -> None:
-        if self._unhook is not None:
-            self._unhook()
-            self._unhook = None
-        if self._holds_history:
-            self._holds_history = False
-            _history.release()
 
 
 class _History:
