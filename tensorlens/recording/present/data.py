@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens.recording.analysis import Moment, Resident
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.logs.events import ACTIONS, ALLOC, START, Context, EventLog
+from tensorlens.records.logs.events import ACTIONS, ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine
 
 Value = str | int | None
@@ -31,6 +31,7 @@ TEXT = (
 """The columns of :data:`COLUMNS` that are text."""
 
 _NO_BLOCK = (None,) * len(_OF_THE_BLOCK)
+_NO_CONTEXT = (None, None, None, None)
 _NO_LINE = (None, None, None)
 
 
@@ -39,8 +40,7 @@ def rows(recording: Recording) -> Iterator[tuple[Value, ...]]:
     log = recording.log
     blocks = iter(recording.blocks(log.allocations()))
     line = cache(lambda stack: _line(log, stack))
-    contexts = [_context(context) for context in log.contexts]
-    nothing = _context(None)
+    contexts = [(each.thread, each.op, each.outer, each.node) for each in log.contexts]
     columns = zip(log.kind, log.device, log.address, log.size, log.time, log.pair, strict=True)
     for row, (kind, device, address, nbytes, time, pair) in enumerate(columns):
         stack, context = log.stack[row], log.context[row]
@@ -54,7 +54,7 @@ def rows(recording: Recording) -> Iterator[tuple[Value, ...]]:
             time,
             None if pair < 0 else pair,
             *(_block_values(next(blocks)) if kind in (START, ALLOC) else _NO_BLOCK),
-            *(contexts[context] if context >= 0 else nothing),
+            *(contexts[context] if context >= 0 else _NO_CONTEXT),
             *line(stack),
         )
 
@@ -62,12 +62,6 @@ def rows(recording: Recording) -> Iterator[tuple[Value, ...]]:
 def _block_values(block: Resident) -> tuple[Value, ...]:
     shape = None if block.shape is None else str(block.shape)
     return block.name, block.role, block.phase, block.module, block.dtype, shape
-
-
-def _context(context: Context | None) -> tuple[Value, ...]:
-    if context is None:
-        return None, None, None, None
-    return context.thread, context.op, context.outer, context.node
 
 
 def _line(log: EventLog, stack: int) -> tuple[Value, ...]:
