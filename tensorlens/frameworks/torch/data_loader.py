@@ -9,11 +9,13 @@ them as fast as they can, whether the loop takes any or not.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.host.process_memory import shared_in_flight
+from tensorlens.frameworks.host.process_memory import mappings
 from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues, total
 from tensorlens.frameworks.queues.worker_memory import object_containers, workers_of
 from tensorlens.heap import instances
@@ -27,6 +29,9 @@ _ITERABLE = 1
 """``_DatasetKind.Iterable``."""
 _MAX_READINGS = 8
 """Maximum number of readings of counts and shared memory, until two agree."""
+_SHARED = re.compile(r"/(?:dev/shm/)?torch_(\d+)_\d+_\d+(?: \(deleted\))?$")
+"""torch's names of shared memory, with the process that made it: ``NewProcessWideShmHandle`` of
+c10's StorageUtils.cpp."""
 
 
 def is_loader(item: Any) -> bool:
@@ -206,9 +211,9 @@ class _QueueView:
 
         A worker counts a result before another of its threads moves it into shared memory.
         """
-        before = self._count(), shared_in_flight(self._pids)
+        before = self._count(), _shared_in_flight(self._pids)
         for _ in range(_MAX_READINGS):
-            now = self._count(), shared_in_flight(self._pids)
+            now = self._count(), _shared_in_flight(self._pids)
             if now == before:
                 return now
             before = now
@@ -334,6 +339,48 @@ def named(name: str, workers: int, prefetch: int) -> str:
     if not workers:
         return f"{name}, no workers"
     return f"{name}, {workers} {'worker' if workers == 1 else 'workers'} x prefetch {prefetch}"
+
+
+def _shared_in_flight(pids: Sequence[int]) -> int | None:
+    """Return the bytes of shared memory from workers that this process has not received.
+
+    A worker keeps the descriptor of each until it is received (``reduce_storage`` of
+    torch/multiprocessing/reductions.py); with the sharing strategy ``file_system`` there is a file
+    instead. None if this system does not tell.
+    """
+    own = {str(pid) for pid in pids}
+    made: list[tuple[tuple[int, int], int, str]] = []
+    try:
+        here = {inode for inode, _, _ in _shared_memory("/proc/self/fd")} | _mapped_shared()
+        for folder in (*(f"/proc/{pid}/fd" for pid in pids), "/dev/shm"):
+            with contextlib.suppress(FileNotFoundError):
+                made.extend(_shared_memory(folder))
+    except OSError:
+        return None
+    sizes = {inode: size for inode, size, maker in made if maker in own and inode not in here}
+    return sum(sizes.values())
+
+
+def _shared_memory(folder: str) -> Iterator[tuple[tuple[int, int], int, str]]:
+    """Yield device and inode, bytes and maker of torch's shared memory, by file or descriptor."""
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            path = os.readlink(entry.path) if entry.is_symlink() else entry.path  # noqa: PTH115
+            match = _SHARED.search(path)
+            if match:
+                status = entry.stat()
+                yield (status.st_dev, status.st_ino), status.st_size, match[1]
+
+
+def _mapped_shared() -> set[tuple[int, int]]:
+    """Return device and inode of torch's shared memory that is mapped here."""
+    found = set()
+    for line in mappings():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and _SHARED.search(fields[5].rstrip()):
+            major, minor = (int(part, 16) for part in fields[3].split(":"))
+            found.add((os.makedev(major, minor), int(fields[4])))
+    return found
 
 
 def _pid(process: Any) -> int | None:
