@@ -49,38 +49,6 @@ _ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")
 """Exceptions of Python's and TensorFlow's iterators at the end of data."""
 
 
-class _WatchedFunctions:
-    """Reports an exception of a batch to a callback, while the variables of ``fit`` are alive.
-
-    These name the resident tensors; once the exception has left ``fit`` it would be too late.
-
-    Args:
-        failed: a method of the callback, held weakly; called with the exception.
-    """
-
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._failed = weakref.WeakMethod(failed)
-        self._undo: dict[str, Callable[[], None]] = {}
-
-    def watch(self, model: Any, kind: str) -> None:
-        """Wrap the function of a loop, if the model has it, and reserve memory."""
-        self.release(kind)
-        name = _NAMES[kind]
-        function = getattr(model, name, None)
-        if callable(function):
-            oom.reserve()
-            undo = put(model, name, _watched(function, self._failed))
-            # Keras does not report the end of an interrupted loop
-            self._undo[kind] = ending = weakref.finalize(self, _put_back, undo)
-            ending.atexit = False
-
-    def release(self, *kinds: str) -> None:
-        """Restore the functions of these loops, or of all."""
-        for kind in kinds or [*self._undo]:
-            if kind in self._undo:
-                self._undo.pop(kind)()
-
-
 def _watched(
     function: Callable[..., Any], known: weakref.WeakMethod[Callable[[BaseException], None]]
 ) -> Callable[..., Any]:
@@ -153,7 +121,8 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Whether the latest loop is Keras's own ``fit``, or inside one."""
         self._last: LoopReport | None = None
         self.is_on = True
-        self._functions = _WatchedFunctions(self._failed)
+        self._undo: dict[str, Callable[[], None]] = {}
+        """What restores the model's function, by the kind of its loop."""
         if not batches:
             # Keras asks whether a hook is the one that it comes with
             for phase in ("train", "test", "predict"):
@@ -216,7 +185,29 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._leave()
         self._follower.begin(kind)
         if self.explain_oom:
-            self._functions.watch(self.model, kind)
+            self._watch(kind)
+
+    def _watch(self, kind: str) -> None:
+        """Watch the model's function for an exception, and reserve memory to explain it.
+
+        The variables of ``fit``, which name the resident tensors, are alive there; once the
+        exception has left ``fit`` they are not.
+        """
+        self._release(kind)
+        function = getattr(self.model, _NAMES[kind], None)
+        if callable(function):
+            oom.reserve()
+            watched = _watched(function, weakref.WeakMethod(self._failed))
+            undo = put(self.model, _NAMES[kind], watched)
+            # Keras does not report the end of an interrupted loop
+            self._undo[kind] = ending = weakref.finalize(self, _put_back, undo)
+            ending.atexit = False
+
+    def _release(self, *kinds: str) -> None:
+        """Restore the functions of these loops, or of all."""
+        for kind in kinds or [*self._undo]:
+            if kind in self._undo:
+                self._undo.pop(kind)()
 
     def _batch_ends(self, batch: int, logs: Any) -> None:
         if self._follower is None:
@@ -227,7 +218,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._log(logs, ended)
 
     def _end(self, kind: str) -> None:
-        self._functions.release(kind)
+        self._release(kind)
         report = None if self._follower is None else self._follower.end(kind)
         if report is None:
             return
@@ -254,7 +245,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._leave()
 
     def _leave(self) -> None:
-        self._functions.release()
+        self._release()
         if self._follower is not None:
             self._follower.close()
 

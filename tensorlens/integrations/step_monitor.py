@@ -75,7 +75,7 @@ class StepMonitor:
         self._folder = None if folder is None else Path(folder)
         self._target = Path()
         self._roles_every = roles_every
-        self._record_steps = record_steps
+        self._recorded_steps = range(*(record_steps or (0, 0)))
         self._explains_oom = explain_oom
         self._show = show
         self._region = MeasuredRegion()
@@ -112,8 +112,7 @@ class StepMonitor:
     def step_begins(self) -> None:
         """Begin a step; a peak since the end of the last one does not count."""
         self._reads = []
-        first = self._record_steps and self._record_steps[0]
-        if first == self._steps and self._recording is None:
+        if self._steps in self._recorded_steps and self._recording is None:
             self._recording = record(*self._roots).start()
         self._region.figures()
 
@@ -139,11 +138,7 @@ class StepMonitor:
             self._sum_up()
         if self._watch is not None:
             self._watch.step()
-        if (
-            self._recording is not None
-            and self._record_steps
-            and self._record_steps[1] <= self._steps
-        ):
+        if self._steps not in self._recorded_steps:
             self._save_recording()
 
     def metrics(self) -> dict[str, float]:
@@ -184,8 +179,7 @@ class StepMonitor:
 
     def _finish(self) -> None:
         """Write a recording and a leak report in progress, and release everything."""
-        if self._recording is not None:
-            self._save_recording()
+        self._save_recording()
         if self._watch is not None and self._steps and self._region.thread is not None:
             self.leak_report = self._watch.stop()
             self._save(self.leak_report, "leaks.json")
