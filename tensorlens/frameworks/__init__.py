@@ -10,7 +10,6 @@ attach(
             "CensusRoot",
             "Findings",
             "KeptGraph",
-            "LeftBlocks",
             "RecordOptions",
             "Request",
             "StepFigures",
@@ -20,6 +19,6 @@ attach(
         ),
         "compilers": ("NodeFigures", "TracedFigures", "compiler"),
         "registry": ("adapters", "when_imported"),
-        "retention": ("GraphRoot", "Holder", "Retained", "Survivor"),
+        "retention": ("GraphRoot", "Holder", "LeftBlock", "Retained", "Survivor"),
     },
 )

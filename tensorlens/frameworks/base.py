@@ -6,9 +6,8 @@ At its end are the words for advice: what a person has to write in each framewor
 from __future__ import annotations
 
 import importlib
-from array import array
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -240,26 +239,6 @@ class StepFigures:
     its own; the bytes that an accelerator's allocator adds to a block are included."""
     asked: Mapping[int, tuple[int, int]] | None = None
     """The same for lines of accelerators, with the requested bytes; None if not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftBlocks:
-    """Blocks that steps left behind, as columns."""
-
-    address: array[int] = field(default_factory=lambda: array("Q"))
-    size: array[int] = field(default_factory=lambda: array("q"))
-    """Bytes that were asked for, if known."""
-    birth: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the line that allocated it; negative if unknown."""
-    step: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the step that made it."""
-    rounded_size: array[int] = field(default_factory=lambda: array("q"))
-    """Bytes in the allocator's figures: an accelerator's rounds up."""
-
-    def extend(self, others: LeftBlocks) -> None:
-        """Add other blocks."""
-        for each in fields(self):
-            getattr(self, each.name).extend(getattr(others, each.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tensorlens.frameworks.base import TORCH, AdviceWords
 from tensorlens.records.references import Reference
@@ -53,9 +53,30 @@ class Survivor:
         return next(iter(held), None)
 
     @property
+    def is_below(self) -> bool:
+        """Whether Python holds no tensor or array of it, only something that it hangs below."""
+        return bool(self.holders) and not (self.tensors or self.arrays)
+
+    @property
     def is_held_unseen(self) -> bool:
         """Whether no holder is known: something outside of Python holds it."""
         return not any((self.tensors, self.arrays, self.holders))
+
+
+class LeftBlock(NamedTuple):
+    """A block that a step left behind."""
+
+    address: int
+    size: int
+    """Bytes that were asked for, if known."""
+    birth: int
+    """Number of the line that allocated it; negative if unknown."""
+    step: int
+    """Number of the step that made it."""
+    rounded_size: int
+    """Bytes in the allocator's figures: an accelerator's rounds up."""
+    survivor: Survivor = Survivor(0, 0)
+    """Its holders; nothing is known of them until the heap is searched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.growth.growth_test import CERTAIN, LIKELY
-from tensorlens.leaks.growth.retained import RetainedGroup
+from tensorlens.leaks.growth.retained import Fate, RetainedGroup
 from tensorlens.leaks.report import BelowLine, Certainty, Leak, LeakKind, source_of
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 
 _ENOUGH_STEPS = 24
 """Steps after which a container that none of them emptied counts as never emptied."""
+_KINDS = {Fate.GARBAGE: LeakKind.GARBAGE, Fate.CONSUMED: LeakKind.QUEUE}
 _CONTAINERS = ("item", "key", "queue", "cache")
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
 _OF_A_MODEL = ("parameter", "optimizer")
@@ -24,7 +25,7 @@ _RUNTIME = "TensorFlow's runtime (no reference in Python)"
 def _certainty(found: RetainedGroup) -> tuple[Certainty, str]:
     made = found.watched.span.made
     certainty, reason = found.judgement.certainty, found.judgement.reason
-    if found.is_garbage:
+    if found.fate is Fate.GARBAGE:
         return certainty, f"{reason}; only a cycle holds it, and nothing runs the collector"
     if found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
@@ -46,7 +47,7 @@ def leak_of(found: RetainedGroup) -> Leak:
     facts = Facts(
         steps=watched.span.judged_steps,
         is_in_array=found.is_in_array,
-        is_replaced=found.is_replaced,
+        is_replaced=found.fate is Fate.REPLACED,
         role=found.role,
         variable=_variable(source),
         carried=_carried(source),
@@ -54,13 +55,13 @@ def leak_of(found: RetainedGroup) -> Leak:
     )
     certainty, reason = _certainty(found)
     todo = advice(found.paths, found.example, facts)
-    if found.is_garbage:
+    if found.fate is Fate.GARBAGE:
         todo = _COLLECT
     return Leak(
         born=line,
         tensors_per_step=found.judgement.tensors_per_step,
         bytes_per_step=found.bytes_per_step,
-        path=str(found.paths[0]) if found.paths else str(found.cycle or ""),
+        path=found.path,
         paths=found.paths,
         role=found.role,
         device=found.device,
@@ -69,23 +70,9 @@ def leak_of(found: RetainedGroup) -> Leak:
         reason=reason,
         advice=todo,
         source=source,
-        kind=_kind(found),
-        below=_below(found),
+        kind=_KINDS.get(found.fate, LeakKind.LEAK),
+        below=found.below,
         nodes_per_step=found.nodes,
-    )
-
-
-def _kind(found: RetainedGroup) -> LeakKind:
-    if found.is_garbage:
-        return LeakKind.GARBAGE
-    return LeakKind.QUEUE if found.is_population else LeakKind.LEAK
-
-
-def _below(found: RetainedGroup) -> tuple[BelowLine, ...]:
-    lines = [(found.watched.steps.line(each.birth), each) for each in found.below]
-    return tuple(
-        BelowLine(line, each.nbytes, each.tensors, each.role, source_of(line))
-        for line, each in lines
     )
 
 

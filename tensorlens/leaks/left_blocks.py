@@ -8,20 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.frameworks.retention import LeftBlock
 from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.interpreter import paused_collector
-from tensorlens.leaks.growth.groups import (
-    Group,
-    LeftBlock,
-    candidates,
-    groups_of,
-    left_by_step,
-    with_holders,
-)
+from tensorlens.leaks.growth.groups import Group, candidates, groups_of, left_by_step
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
-from tensorlens.leaks.growth.retained import RetainedGroup, RetainedMemory
+from tensorlens.leaks.growth.retained import Fate, RetainedGroup, RetainedMemory
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, grown_lines, unexplained
 from tensorlens.leaks.report import Growth
 from tensorlens.leaks.watched_loop import LoopSamples, WatchedLoop
@@ -50,8 +43,6 @@ class _Look:
 
     watched: LoopSamples
     found: list[RetainedGroup]
-    left: LeftBlocks
-    """All live blocks of the steps."""
     explained: KnownGrowth
     """Growth that the groups explain."""
     rest: dict[int, Levels]
@@ -83,9 +74,9 @@ def inspect(loop: WatchedLoop) -> Inspection:
     looks: dict[str, _Look] = {}
     for name, watched in loop.parts.items():
         with noted(name):
-            left = watched.steps.left(0)
+            left = watched.steps.left()
             if left is not None:
-                looks[name] = _look(watched, left)
+                looks[name] = _look(replace(watched, left=left))
     freed_by_look = _collect([*looks.values()])
     skipped = [each for look in looks.values() for each in look.skipped]
     found: list[RetainedGroup] = []
@@ -99,30 +90,30 @@ def inspect(loop: WatchedLoop) -> Inspection:
     return Inspection(found, growth, skipped, notes, is_blind=not looks)
 
 
-def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
-    blocks = candidates(left, watched.span)
+def _look(watched: LoopSamples) -> _Look:
+    blocks = candidates(watched.left, watched.span)
     found: list[RetainedGroup] = []
     groups: list[Group] = []
     if blocks:
-        held, holdings = with_holders(watched.steps, blocks)
-        groups = groups_of(held, watched.span)
+        memory = RetainedMemory(watched, blocks)
+        groups = groups_of(memory.held, watched.span)
         groups = [each for each in groups if _may_grow(each, groups, watched)]
         groups.sort(key=lambda group: -group.nbytes)
-        found = RetainedMemory(watched, left, holdings).describe(groups[:_MAX_GROUPS])
-        del held, holdings
+        found = memory.describe(groups[:_MAX_GROUPS])
+        del memory
     known = frozenset(each.birth for group in groups for each in group.held)
     skipped = [group.judgement.bytes_per_step for group in groups[_MAX_GROUPS:]]
     skipped_births = {birth for group in groups[_MAX_GROUPS:] for birth in group.births}
     del groups
-    found += _replaced(watched, left, known)
-    found, rest = _without_consumed(watched, left, found)
+    found += _replaced(watched, known)
+    found, rest = _without_consumed(watched, found)
     explained = _explained(found)
     explained.births.update(skipped_births)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
-    return _Look(watched, found, left, explained, rest, skipped)
+    return _Look(watched, found, explained, rest, skipped)
 
 
-def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
+def _collect(looks: Sequence[_Look]) -> list[set[int]]:
     """Run the collector if it matters; return the addresses that it has freed, for each look.
 
     It does not run if the program keeps it off: cycles are then judged as leaks without it.
@@ -133,44 +124,43 @@ def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
         for look in looks
     )
     if is_known or not looks[0].watched.span.is_collected:
-        return [frozenset() for _ in looks]
+        return [set() for _ in looks]
     gc.collect()
     freed = []
     for look in looks:
-        left = look.watched.steps.left(0)
-        alive = () if left is None else left.address
-        freed.append(frozenset(look.left.address).difference(alive))
+        before, after = look.watched.left, look.watched.steps.left() or ()
+        freed.append({each.address for each in before} - {each.address for each in after})
     return freed
 
 
-def _populations(look: _Look, freed: frozenset[int]) -> tuple[list[RetainedGroup], list[Growth]]:
+def _populations(look: _Look, freed: set[int]) -> tuple[list[RetainedGroup], list[Growth]]:
     """Return the groups, with populations that grow, and the lines that may grow."""
     watched = look.watched
     explained = KnownGrowth(look.explained.addresses | freed, set(look.explained.births))
-    rest = unexplained(watched, look.left, explained) if freed else look.rest
-    growing, births = populations(watched, look.left, explained, rest)
+    rest = unexplained(watched, explained) if freed else look.rest
+    growing, births = populations(watched, explained, rest)
     found = [each for each in look.found if each.is_explained or each.birth not in births]
     told = births.union(each.birth for each in found if not each.is_explained)
-    return found + growing, drifts(watched, look.left, explained, rest, told)
+    return found + growing, drifts(watched, explained, rest, told)
 
 
-def _without_garbage(found: RetainedGroup, freed: frozenset[int]) -> RetainedGroup:
+def _without_garbage(found: RetainedGroup, freed: set[int]) -> RetainedGroup:
     """Judge a group without holders again, by the blocks that the collector has left."""
     watched = found.watched
     if found.is_held:
         return found
     if not watched.span.is_collected:
-        return replace(found, is_garbage=found.cycle is not None)
+        is_garbage = found.cycle is not None and found.fate is not Fate.RENEWED
+        return replace(found, fate=Fate.GARBAGE) if is_garbage else found
     left = [block for block in found.blocks if block.address not in freed]
     judgement = judge(left_by_step(left), watched.span)
-    is_one = found.is_replaced or found.is_population
     if len(left) == len(found.blocks):
         # no cycle holds it: the collector has run
         return replace(found, cycle=None)
-    if left and is_one:
+    if left and found.fate in (Fate.REPLACED, Fate.CONSUMED):
         return found
     if judgement.certainty == NONE:
-        return replace(found, is_garbage=True)
+        return replace(found, fate=Fate.GARBAGE)
     below = found.bytes_per_step - found.judgement.bytes_per_step
     nbytes = judgement.bytes_per_step + below
     # all memory below the group stays counted
@@ -203,33 +193,33 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bo
 
 
 def _without_consumed(
-    watched: LoopSamples, left: LeftBlocks, found: list[RetainedGroup]
+    watched: LoopSamples, found: list[RetainedGroup]
 ) -> tuple[list[RetainedGroup], dict[int, Levels]]:
     """Drop groups that lost blocks: they are judged as populations.
 
     Of such a group blocks of each step are left, but fewer of earlier steps. Return the other
     groups, and the levels that they do not explain.
     """
-    lines = unexplained(watched, left, _explained(found))
-    levels = unexplained(watched, None, KnownGrowth())
+    lines = unexplained(watched, _explained(found))
+    levels = unexplained(watched, KnownGrowth())
 
     def is_consumed(each: RetainedGroup) -> bool:
-        if each.is_replaced or each.below or not each.is_explained or each.birth not in lines:
+        if each.fate is not Fate.KEPT or each.below or not each.is_explained:
             return False
         counts = Counter(block.step for block in each.blocks)
         is_even = len({counts[step] for step in watched.span.judged}) == 1
-        is_freed = lines[each.birth].blocks_growth < 0
+        is_freed = each.birth in lines and lines[each.birth].blocks_growth < 0
         return is_freed and not is_even and climbs(levels[each.birth].blocks)
 
     others = [each for each in found if not is_consumed(each)]
     is_same = len(others) == len(found)
-    return others, lines if is_same else unexplained(watched, left, _explained(others))
+    return others, lines if is_same else unexplained(watched, _explained(others))
 
 
 def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
     explained = KnownGrowth()
     for each in found:
-        if each.is_replaced:
+        if each.fate is Fate.REPLACED:
             explained.births.add(each.birth)
         elif each.is_explained:
             explained.addresses.update(block.address for block in each.blocks)
@@ -237,22 +227,19 @@ def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
     return explained
 
 
-def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> list[RetainedGroup]:
+def _replaced(watched: LoopSamples, known: frozenset[int]) -> list[RetainedGroup]:
     """Return a group for each line whose block is replaced by a larger one in each step."""
     grown = grown_lines(watched, known)
-    largest: dict[int, int] = {}
-    for row, birth in enumerate(left.birth):
-        if birth in grown and (birth not in largest or left.size[largest[birth]] < left.size[row]):
-            largest[birth] = row
-    blocks = [
-        LeftBlock(left.address[row], left.size[row], birth, left.step[row])
-        for birth, row in largest.items()
-    ]
-    if not blocks:
+    largest: dict[int, LeftBlock] = {}
+    for each in watched.left:
+        if each.birth in grown:
+            other = largest.setdefault(each.birth, each)
+            largest[each.birth] = max(other, each, key=lambda block: block.size)
+    if not largest:
         return []
-    held, holdings = with_holders(watched.steps, blocks)
-    groups = [Group([each], grown[each.birth]) for each in held]
+    memory = RetainedMemory(watched, [*largest.values()])
+    groups = [Group([each], grown[each.birth]) for each in memory.held]
     return [
-        replace(each, is_replaced=True, is_renewed=False, bounds=())
-        for each in RetainedMemory(watched, left, holdings).describe(groups[:_MAX_GROUPS])
+        replace(found, fate=Fate.REPLACED, bounds=())
+        for found in memory.describe(groups[:_MAX_GROUPS])
     ]

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.registry import adapters
-from tensorlens.frameworks.retention import Survivor
+from tensorlens.frameworks.retention import LeftBlock, Survivor
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.report import source_of
 from tensorlens.leaks.watched_loop import NO_BLOCKS, FollowedLoop
@@ -52,7 +51,7 @@ class AllocationScope:
             raise UsageError("no framework was imported")
         self._steps = FollowedLoop(found)
         self._steps.begin()
-        if all(part.left(0) is None for part in self._steps.parts.values()):
+        if all(part.left() is None for part in self._steps.parts.values()):
             self._steps.close()
             raise UsageError(NO_BLOCKS)
         self._allocated = self._steps.allocated()
@@ -78,19 +77,18 @@ class AllocationScope:
 
 
 def _by_line(steps: Steps) -> list[LineResidue]:
-    left = steps.left(0) or LeftBlocks()
-    rows: dict[int, list[int]] = {}
-    for row, step in enumerate(left.step):
-        if step == 0:
-            rows.setdefault(left.birth[row], []).append(row)
+    births: dict[int, list[LeftBlock]] = {}
+    for block in steps.left() or ():
+        if block.step == 0:
+            births.setdefault(block.birth, []).append(block)
     found = []
-    for birth, own in rows.items():
+    for birth, own in births.items():
         line = steps.line(birth)
-        nbytes = sum(left.size[row] for row in own)
+        nbytes = sum(block.size for block in own)
         found.append(LineResidue(steps.device(birth), nbytes, len(own), line, source_of(line)))
-    lines = sorted(zip(found, rows.values(), strict=True), key=lambda pair: -pair[0].nbytes)
-    largest = [max(own, key=lambda row: left.size[row]) for _, own in lines[:_MAX_LINES]]
-    survivors = steps.holdings([left.address[row] for row in largest]).survivors if lines else []
+    lines = sorted(zip(found, births.values(), strict=True), key=lambda pair: -pair[0].nbytes)
+    largest = [max(own, key=lambda block: block.size).address for _, own in lines[:_MAX_LINES]]
+    survivors = steps.holdings(largest).survivors if lines else []
     shown = [
         replace(each, name=known.name, dtype=known.dtype, shape=known.shape, path=path)
         for (each, _), known, path in zip(lines, survivors, _paths(survivors), strict=False)
@@ -103,8 +101,7 @@ def _paths(survivors: Sequence[Survivor]) -> list[str]:
     paths = []
     found = reference_paths([each.item for each in survivors])
     for survivor, own in zip(survivors, found, strict=True):
-        is_below = not (survivor.tensors or survivor.arrays)
-        onward = survivor.holders[0].references if is_below and survivor.holders else ()
+        onward = survivor.holders[0].references if survivor.is_below else ()
         texts = [str(own[0])] if own else []
         paths.append(" -> ".join([*texts, *(each.text for each in onward)]))
     return paths

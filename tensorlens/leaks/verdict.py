@@ -9,8 +9,8 @@ from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
 from tensorlens.leaks.graph_growth import GraphGrowth, graph_growth
 from tensorlens.leaks.growth.containers import end_of
-from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
-from tensorlens.leaks.growth.retained import RetainedGroup
+from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, climbs, growing
+from tensorlens.leaks.growth.retained import Fate, RetainedGroup
 from tensorlens.leaks.host_growth import host_growth
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one
 from tensorlens.leaks.left_blocks import Inspection, inspect
@@ -46,15 +46,13 @@ def verdict(watched: WatchedLoop) -> LeakReport:
         return _report(watched, (), (), text)
     seen = inspect(watched)
     leaks: list[tuple[RetainedGroup, Leak]] = []
-    others: list[tuple[float, Growth]] = []
+    others: list[tuple[RetainedGroup, Growth]] = []
     for each in seen.found:
-        other = _harmless(each)
-        if other is not None:
-            others.append((each.rounding_factor, other))
-        elif each.judgement.certainty == UNCLEAR:
-            others.append((each.rounding_factor, _unclear(each)))
-        else:
+        other = _other_growth(each)
+        if other is None:
             leaks.append((each, leak_of(each)))
+        else:
+            others.append((each, other))
     leaks = with_models_as_one(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
@@ -67,7 +65,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     if graph is not None and not is_told:
         # the growth of the heap is not clear, but the graph's nodes are counted exactly
         grown.append(graph.growth)
-    sums = _balance(watched, [(each.rounding_factor, leak) for each, leak in leaks], others)
+    sums = _balance(watched, [*leaks, *others])
     if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
         grown += _unknown(watched, sums)
     text = _headline(watched, listed, grown, sums, graph)
@@ -99,35 +97,26 @@ def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
     )
 
 
-def _harmless(found: RetainedGroup) -> Growth | None:
-    """Return a group as growth that is no leak: garbage, turnover, a filling container; or None."""
-    nbytes = found.bytes_per_step
-    what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
-    path = str(found.paths[0]) if found.paths else str(found.cycle or "")
-    if found.is_garbage and found.watched.span.is_collected:
+def _other_growth(found: RetainedGroup) -> Growth | None:
+    """Return a group as growth that is no leak, or not surely one; None for a leak."""
+    nbytes, judgement = found.bytes_per_step, found.judgement
+    if found.fate is Fate.GARBAGE and found.watched.span.is_collected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
-        text = f"{what}: garbage that waited for the collector, a cycle{circle}"
-        return Growth(GrowthKind.GARBAGE, text, nbytes, path, found.device)
-    if found.is_renewed:
-        text = f"{what}: as many of them are freed, each takes the place of an older one"
-        return Growth(GrowthKind.TURNOVER, text, 0.0, path, found.device)
-    if found.bounds and all(found.bounds):
+        kind, why = GrowthKind.GARBAGE, f"garbage that waited for the collector, a cycle{circle}"
+    elif found.fate is Fate.RENEWED:
+        why = "as many of them are freed, each takes the place of an older one"
+        kind = GrowthKind.TURNOVER
+    elif found.bounds and all(found.bounds):
         container = next(filter(None, found.bounds))
-        text = f"{what}: {container.text} is filling up, {end_of(container)}"
-        return Growth(GrowthKind.FILLING, text, nbytes, path, found.device)
-    return None
-
-
-def _unclear(found: RetainedGroup) -> Growth:
-    nbytes = found.bytes_per_step
-    rate, where = _rate(found.judgement, nbytes), place_of(found.line)
-    text = f"{rate}, made at {where}: {found.judgement.reason}"
-    path = str(found.paths[0]) if found.paths else ""
-    return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
-
-
-def _rate(judgement: Judgement, nbytes: float) -> str:
-    return f"{counted_about(judgement.tensors_per_step)}, {format_bytes(round(nbytes))} a step"
+        kind, why = GrowthKind.FILLING, f"{container.text} is filling up, {end_of(container)}"
+    elif judgement.certainty == UNCLEAR:
+        kind, why = GrowthKind.UNCLEAR, judgement.reason
+    else:
+        return None
+    rate = f"{counted_about(judgement.tensors_per_step)}, {format_bytes(round(nbytes))} a step"
+    text = f"{rate}, made at {place_of(found.line)}: {why}"
+    grown = 0.0 if kind is GrowthKind.TURNOVER else nbytes
+    return Growth(kind, text, grown, found.path, found.device)
 
 
 def _reserved(watched: WatchedLoop) -> list[Growth]:
@@ -163,16 +152,13 @@ def _unknown(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
 
 
 def _balance(
-    watched: WatchedLoop,
-    leaks: Sequence[tuple[float, Leak]],
-    others: Sequence[tuple[float, Growth]],
+    watched: WatchedLoop, grown: Sequence[tuple[RetainedGroup, Leak | Growth]]
 ) -> dict[str, Balance]:
     """Return the balance of each device whose allocated bytes are known.
 
     Args:
         watched: the samples.
-        leaks: each after its rounding factor, allocated bytes for each byte asked for.
-        others: other growth in the blocks that are left, each after its rounding factor.
+        grown: what grew in the blocks that are left.
     """
     span = watched.span
     # without the last stretch, whose blocks may be in use
@@ -183,29 +169,17 @@ def _balance(
         before = first.get(device, 0)
         if UNKNOWN in (level, before):
             continue
-        mine = [(factor, leak.bytes_per_step) for factor, leak in leaks if leak.device == device]
-        lost = round(steps * sum(nbytes for _, nbytes in mine))
-        kinds = {}
-        for kind in (GrowthKind.GARBAGE, GrowthKind.FILLING):
-            own = [
-                (factor, other.bytes_per_step)
-                for factor, other in others
-                if other.device == device and other.kind == kind
-            ]
-            kinds[kind] = round(steps * sum(nbytes for _, nbytes in own))
-            mine += own
-        rounding = round(steps * sum((factor - 1) * nbytes for factor, nbytes in mine))
-        garbage, filling = kinds[GrowthKind.GARBAGE], kinds[GrowthKind.FILLING]
-        rest = level - before - lost - garbage - filling - rounding
+        parts = dict.fromkeys(("leaks", "garbage", "filling", "rounding"), 0.0)
+        for group, each in grown:
+            part = "leaks" if isinstance(each, Leak) else str(each.kind)
+            if each.device == device and part in parts:
+                parts[part] += each.bytes_per_step
+                parts["rounding"] += (group.rounding_factor - 1) * each.bytes_per_step
+        known = {part: round(steps * nbytes) for part, nbytes in parts.items()}
+        growth = level - before
+        rest = growth - sum(known.values())
         found[device] = Balance(
-            steps=steps,
-            growth=level - before,
-            leaks=lost,
-            garbage=garbage,
-            filling=filling,
-            rounding=rounding,
-            unknown=max(0, rest),
-            freed=max(0, -rest),
+            steps=steps, growth=growth, **known, unknown=max(0, rest), freed=max(0, -rest)
         )
     return found
 

@@ -16,7 +16,7 @@ from tensorlens.frameworks.host.counters import HeapCounter
 from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.host.process_memory import child_processes, resident
 from tensorlens.frameworks.registry import ask, unusable_notes
-from tensorlens.frameworks.retention import GrowingGraph
+from tensorlens.frameworks.retention import GrowingGraph, LeftBlock
 from tensorlens.guards import is_from_a_handler
 
 NO_BLOCKS = "the counter of host memory that is in use does not know blocks"
@@ -235,6 +235,8 @@ class LoopSamples:
     figures: tuple[StepFigures, ...]
     """Figures before the first stretch, and after each one."""
     steps: Steps
+    left: Sequence[LeftBlock] = ()
+    """Blocks that live at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
+from tensorlens.frameworks.base import Counter, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.counters import forced_source
-from tensorlens.frameworks.retention import GrowingGraph, Holdings
+from tensorlens.frameworks.retention import GrowingGraph, Holdings, LeftBlock
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import SourceLine
 
@@ -57,14 +57,13 @@ class Steps:
         """Return the allocated memory."""
         raise NotImplementedError
 
-    def left(self, since: int) -> LeftBlocks | None:
-        """Return the live blocks of step ``since`` and later ones; None if nobody counts."""
-        left = self._living(self._begun[since])
-        if left is not None:
-            eras = left.step
-            for row, era in enumerate(eras):
-                eras[row] = bisect_right(self._begun, era) - 1
-        return left
+    def left(self) -> list[LeftBlock] | None:
+        """Return the live blocks of all steps; None if nobody counts."""
+        living = self._living(self._begun[0])
+        if living is None:
+            return None
+        begun = self._begun
+        return [each._replace(step=bisect_right(begun, each.step) - 1) for each in living]
 
     def line(self, birth: int) -> SourceLine | None:
         """Return the line with a number in the figures, if known."""
@@ -77,10 +76,8 @@ class Steps:
 
     def line_at(self, address: int) -> SourceLine | None:
         """Return the line that allocated the block at an address in the steps, if known."""
-        left = self.left(0)
-        if left is None or not address or address not in left.address:
-            return None
-        return self.line(left.birth[left.address.index(address)])
+        births = (each.birth for each in self.left() or () if each.address == address)
+        return self.line(next(births, -1))
 
     def device(self, birth: int) -> str:
         """Return the device of the blocks of a line."""
@@ -109,12 +106,13 @@ class Steps:
         if self._allocator is not None:
             self._allocator.set_era(era)
 
-    def _living(self, since: int) -> LeftBlocks | None:
+    def _living(self, since: int) -> list[LeftBlock] | None:
         """Return the live blocks of an era and later ones, with their eras as steps."""
         if self._allocator is None:
             return None
         found = self._allocator.living(since)
-        return LeftBlocks(found.address, found.size, found.birth, found.era, found.size[:])
+        sizes = found.size
+        return [*map(LeftBlock, found.address, sizes, found.birth, found.era, sizes)]
 
     def _line(self, birth: int) -> SourceLine | None:
         if self._allocator is None:

@@ -54,7 +54,7 @@ def bounds_of(
         for place, own in enumerate(paths)
         if own and all(any(map(has_end, path.references)) for path in own)
     ]
-    earlier = reference_paths([groups[place].earliest.item for place in bounded])
+    earlier = reference_paths([groups[place].earliest.survivor.item for place in bounded])
     found: list[tuple[Reference | None, ...]] = [() for _ in groups]
     for place, others in zip(bounded, earlier, strict=True):
         found[place] = tuple(filling(path, others) for path in paths[place])

@@ -3,69 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.frameworks.host.loop_steps import Steps
-from tensorlens.frameworks.retention import Holdings, Survivor
-from tensorlens.leaks.growth.growth_test import (
-    NONE,
-    Judgement,
-    LeftOfStep,
-    judge,
-)
+from tensorlens.frameworks.retention import LeftBlock
+from tensorlens.leaks.growth.growth_test import NONE, Judgement, LeftOfStep, judge
 from tensorlens.leaks.watched_loop import Span
 
+_BY_SIZE, _BY_LINE = attrgetter("birth", "size"), attrgetter("birth")
 _HEAD = re.compile(r"[^\[{]*")
 _NUMBER = re.compile(r"[ _]?\d+")
 _MAX_NAMES = 16
 """Different names of one line's tensors above which names are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBlock:
-    """One block that a step left behind."""
-
-    address: int
-    size: int
-    birth: int
-    step: int
-
-
-def blocks_of(left: LeftBlocks) -> Iterator[LeftBlock]:
-    """Yield each block that is left; its step is negative if it was not watched."""
-    return map(LeftBlock, left.address, left.size, left.birth, left.step)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldBlock(LeftBlock):
-    """A block with its holders."""
-
-    survivor: Survivor
-
-    @property
-    def is_itself(self) -> bool:
-        """Whether Python holds a tensor or array of it, not only something that it hangs below."""
-        return bool(self.survivor.tensors or self.survivor.arrays)
-
-    @property
-    def item(self) -> Any:
-        """The object whose holders are searched for; None if there is none."""
-        return self.survivor.item
-
-
-def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:
-    """Return the largest block of the latest step."""
-    return max(held, key=lambda each: (each.step, each.size))
-
-
 @dataclass(slots=True, eq=False)
 class Group:
     """Blocks made by one line and held the same way, or below the same root."""
 
-    held: list[HeldBlock]
+    held: list[LeftBlock]
+    """The blocks, with their holders."""
     judgement: Judgement
     is_below: bool = False
     """Whether its blocks only hang below tensors or nodes that are not left behind themselves."""
@@ -84,12 +43,12 @@ class Group:
         return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
 
     @property
-    def latest(self) -> HeldBlock:
+    def latest(self) -> LeftBlock:
         """The largest block of the latest step."""
         return latest_of(self.held)
 
     @property
-    def earliest(self) -> HeldBlock:
+    def earliest(self) -> LeftBlock:
         """The largest block of the earliest step."""
         return min(self.held, key=lambda each: (each.step, -each.size))
 
@@ -102,6 +61,11 @@ class Group:
         return [*found.values()]
 
 
+def latest_of(held: Sequence[LeftBlock]) -> LeftBlock:
+    """Return the largest block of the latest step."""
+    return max(held, key=lambda each: (each.step, each.size))
+
+
 def left_by_step(blocks: Sequence[LeftBlock]) -> dict[int, LeftOfStep]:
     """Return the sums of blocks that are left of each step."""
     totals: dict[int, list[int]] = {}
@@ -112,55 +76,43 @@ def left_by_step(blocks: Sequence[LeftBlock]) -> dict[int, LeftOfStep]:
     return {step: LeftOfStep(tensors, nbytes) for step, (tensors, nbytes) in totals.items()}
 
 
-def candidates(blocks: LeftBlocks, span: Span) -> list[LeftBlock]:
+def candidates(blocks: Sequence[LeftBlock], span: Span) -> list[LeftBlock]:
     """Return the blocks of lines that may leave something behind in each step, or regularly."""
     by_line: dict[int, list[LeftBlock]] = {}
-    for each in blocks_of(blocks):
-        if each.step >= 0:
-            by_line.setdefault(each.birth, []).append(each)
+    for each in blocks:
+        by_line.setdefault(each.birth, []).append(each)
     judged = ((each, judge(left_by_step(each), span)) for each in by_line.values())
     return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
 
 
-def with_holders(steps: Steps, blocks: Sequence[LeftBlock]) -> tuple[list[HeldBlock], Holdings]:
-    """Search the heap once for the holders of some blocks."""
-    holdings = steps.holdings([block.address for block in blocks])
-    held = [
-        HeldBlock(each.address, each.size, each.birth, each.step, survivor)
-        for each, survivor in zip(blocks, holdings.survivors, strict=True)
-    ]
-    return held, holdings
-
-
-def groups_of(held: Sequence[HeldBlock], span: Span) -> list[Group]:
+def groups_of(held: Sequence[LeftBlock], span: Span) -> list[Group]:
     """Return the groups of blocks that one line made and that are held the same way.
 
     A block that only hangs below a tensor is counted with that tensor if it is left behind too.
     Otherwise, as with a running sum, all blocks below the tensor make one group.
     """
-    itself = [each for each in held if each.is_itself or not each.survivor.holders]
-    groups = _growing_groups(itself, (name_key(itself), _by_size, _by_line), span)
+    itself = [each for each in held if not each.survivor.is_below]
+    groups = _growing_groups(itself, (name_key(itself), _BY_SIZE, _BY_LINE), span)
     own = {id(tensor) for group in groups for tensor in group.roots()}
     below = [
         each
         for each in held
-        if not each.is_itself
-        and each.survivor.holders
+        if each.survivor.is_below
         and not any(id(holder.item) in own for holder in each.survivor.holders)
     ]
-    hanging = _growing_groups(below, _KEYS_BELOW, span)
+    hanging = _growing_groups(below, (lambda each: id(each.survivor.item), _BY_LINE), span)
     for group in hanging:
         group.is_below = True
     return groups + hanging
 
 
 def _growing_groups(
-    held: list[HeldBlock], keys: Sequence[Callable[[HeldBlock], Hashable]], span: Span
+    held: list[LeftBlock], keys: Sequence[Callable[[LeftBlock], Hashable]], span: Span
 ) -> list[Group]:
     """Return the groups that grow by the first key; the other blocks are grouped by the next."""
     groups = []
     for key in keys:
-        alike: dict[Hashable, list[HeldBlock]] = {}
+        alike: dict[Hashable, list[LeftBlock]] = {}
         for each in held:
             alike.setdefault(key(each), []).append(each)
         held = []
@@ -189,7 +141,7 @@ def merge_groups(groups: Sequence[Group], labels: Sequence[Hashable], span: Span
     return found
 
 
-def name_key(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
+def name_key(held: Sequence[LeftBlock]) -> Callable[[LeftBlock], Hashable]:
     """Return a key function that tells blocks of one line apart by name and role."""
     heads: dict[int, set[str]] = {}
     for each in held:
@@ -197,29 +149,14 @@ def name_key(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
     # a copy of a model has thousands of names
     many = {birth for birth, several in heads.items() if len(several) > _MAX_NAMES}
 
-    def by_name(held: HeldBlock) -> Hashable:
-        survivor, birth = held.survivor, held.birth
-        return birth, "" if birth in many else _head(held), survivor.role
+    def by_name(held: LeftBlock) -> Hashable:
+        birth = held.birth
+        return birth, "" if birth in many else _head(held), held.survivor.role
 
     return by_name
 
 
-def _head(held: HeldBlock) -> str:
+def _head(held: LeftBlock) -> str:
     """Return a name without its places: ``history`` of ``history[3].loss``."""
     head = _HEAD.match(held.survivor.name)
     return _NUMBER.sub("", head[0]) if head else ""
-
-
-def _by_size(held: HeldBlock) -> Hashable:
-    return held.birth, held.size
-
-
-def _by_line(held: HeldBlock) -> Hashable:
-    return held.birth
-
-
-def _by_root(held: HeldBlock) -> Hashable:
-    return id(held.item)
-
-
-_KEYS_BELOW = (_by_root, _by_line)

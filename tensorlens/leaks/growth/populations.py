@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.frameworks.retention import Retained
+from tensorlens.frameworks.retention import LeftBlock
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.growth.containers import bounds_of, container_path
-from tensorlens.leaks.growth.groups import (
-    Group,
-    HeldBlock,
-    LeftBlock,
-    blocks_of,
-    latest_of,
-    left_by_step,
-    name_key,
-    with_holders,
-)
+from tensorlens.leaks.growth.groups import Group, latest_of, left_by_step, name_key
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     NONE,
@@ -29,11 +19,7 @@ from tensorlens.leaks.growth.growth_test import (
     may_climb,
     may_enlarge,
 )
-from tensorlens.leaks.growth.retained import (
-    RetainedBelow,
-    RetainedGroup,
-    RetainedMemory,
-)
+from tensorlens.leaks.growth.retained import Fate, RetainedGroup, RetainedMemory
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
 from tensorlens.leaks.watched_loop import LoopSamples
@@ -48,8 +34,8 @@ _MAX_LINES = 3
 class _Population:
     """Blocks that one container holds, with the blocks below them."""
 
-    held: list[HeldBlock] = field(default_factory=list)
-    below: list[HeldBlock] = field(default_factory=list)
+    held: list[LeftBlock] = field(default_factory=list)
+    below: list[LeftBlock] = field(default_factory=list)
     is_below: bool = False
 
     def steps(self) -> set[int]:
@@ -61,7 +47,7 @@ class _Population:
 
 
 def populations(
-    watched: LoopSamples, left: LeftBlocks, explained: KnownGrowth, all_lines: Mapping[int, Levels]
+    watched: LoopSamples, explained: KnownGrowth, all_lines: Mapping[int, Levels]
 ) -> tuple[list[RetainedGroup], set[int]]:
     """Return the populations that grow or may grow, and the lines that make them.
 
@@ -71,7 +57,6 @@ def populations(
 
     Args:
         watched: the samples.
-        left: blocks that live at the end.
         explained: blocks that stay behind in each step, which are no population.
         all_lines: levels that are not explained, by the number of the line.
     """
@@ -86,14 +71,13 @@ def populations(
         return [], set()
     blocks = [
         each
-        for each in blocks_of(left)
-        if each.step >= 0 and each.birth in lines and each.address not in explained.addresses
+        for each in watched.left
+        if each.birth in lines and each.address not in explained.addresses
     ]
-    held, holdings = with_holders(watched.steps, blocks)
-    memory = RetainedMemory(watched, left, holdings)
+    memory = RetainedMemory(watched, blocks)
     found, births = [], set[int]()
-    for population, paths in _by_container(_alike(held)):
-        own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
+    for population, paths in _by_container(_alike(memory.held)):
+        own = {birth: lines[birth] for birth in lines if _is_most(population, birth, blocks)}
         if not own:
             continue
         levels = total([*own.values()])
@@ -121,7 +105,7 @@ def _judged_as_leak(
     if judgement.certainty != CERTAIN or kept != levels.blocks_growth:
         return found
     known = replace(found.judgement, certainty=CERTAIN, reason=judgement.reason)
-    return replace(found, judgement=known, is_population=False)
+    return replace(found, judgement=known, fate=Fate.KEPT)
 
 
 def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
@@ -132,15 +116,15 @@ def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certai
     return UNCLEAR if all(may_climb(each.blocks) for each in several) else NONE
 
 
-def _is_most(population: _Population, birth: int, held: Sequence[HeldBlock]) -> bool:
+def _is_most(population: _Population, birth: int, blocks: Sequence[LeftBlock]) -> bool:
     """Return whether a population has more than half of the bytes that are left of a line."""
-    everything = sum(each.size for each in held if each.birth == birth)
+    everything = sum(each.size for each in blocks if each.birth == birth)
     return 2 * population.bytes_of(birth) > everything
 
 
-def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
+def _alike(held: Sequence[LeftBlock]) -> list[_Population]:
     """Return populations by line and beginning of the name, with the blocks below them."""
-    itself = [each for each in held if each.is_itself or not each.survivor.holders]
+    itself = [each for each in held if not each.survivor.is_below]
     by_name = name_key(itself)
     found: dict[Hashable, _Population] = {}
     owner: dict[int, _Population] = {}
@@ -148,16 +132,13 @@ def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
         population = found.setdefault(by_name(each), _Population())
         population.held.append(each)
         owner.update(dict.fromkeys(map(id, each.survivor.tensors), population))
-    for each in held:
-        if each.is_itself or not each.survivor.holders:
-            continue
-        above = next(
-            (owner[id(h.item)] for h in each.survivor.holders if id(h.item) in owner), None
-        )
+    for each in (block for block in held if block.survivor.is_below):
+        holders = [id(holder.item) for holder in each.survivor.holders]
+        above = next((owner[item] for item in holders if item in owner), None)
         if above is not None:
             above.below.append(each)
         else:
-            label = type(each.item), each.birth
+            label = type(each.survivor.item), each.birth
             found.setdefault(label, _Population(is_below=True)).held.append(each)
     return [*found.values()]
 
@@ -167,7 +148,7 @@ def _by_container(
 ) -> list[tuple[_Population, list[ReferencePath]]]:
     """Merge populations that one container holds; return them with the paths to their latest."""
     # together: each call reads the heap once
-    paths = reference_paths([latest_of(each.held).item for each in several])
+    paths = reference_paths([latest_of(each.held).survivor.item for each in several])
     merged: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
     for each, own in zip(several, paths, strict=True):
         label = (each.is_below, *container_path(own[0])) if own else id(each)
@@ -192,30 +173,21 @@ def _describe(
     reason = f"each is freed some steps later, but {first:,} were there and {last:,} are now"
     judgement = Judgement(certainty, tensors / steps, levels.growth / steps, reason)
     group = Group(population.held, judgement, population.is_below)
-    hanging = tuple(
-        RetainedBelow(
-            birth, _role(population, birth), each.growth / steps, each.blocks_growth / steps
+    roles = {each.birth: each.survivor.role for each in reversed(population.below)}
+    below = tuple(
+        memory.below_line(
+            birth, each.growth / steps, each.blocks_growth / steps, roles.get(birth, "other")
         )
         for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
         if birth not in own
     )
-    found = memory.describe_one(group, paths, Retained(0, 0, ()))
-    return replace(
-        found,
-        bytes_per_step=judgement.bytes_per_step,
-        bounds=bounds_of([group], [paths])[0],
-        below=hanging,
-        is_population=True,
-    )
-
-
-def _role(population: _Population, birth: int) -> str:
-    return next((each.survivor.role for each in population.below if each.birth == birth), "other")
+    found = memory.describe_one(group, paths, bounds_of([group], [paths])[0])
+    # its bytes are those of the allocator's figures
+    return replace(found, fate=Fate.CONSUMED, below=below, rounding_factor=1.0, nodes=0.0)
 
 
 def drifts(
     watched: LoopSamples,
-    left: LeftBlocks,
     explained: KnownGrowth,
     rest: Mapping[int, Levels],
     told: Collection[int],
@@ -224,13 +196,12 @@ def drifts(
 
     Args:
         watched: the samples.
-        left: blocks that live at the end.
         explained: growth that is known.
         rest: levels that are not explained, by the number of the line.
         told: lines whose growth is told already.
     """
     latest: dict[int, LeftBlock] = {}
-    for each in blocks_of(left):
+    for each in watched.left:
         before = latest.get(each.birth)
         is_known = each.birth in told or each.address in explained.addresses
         if not is_known and each.step >= (before.step + 1 if before else watched.span.warmup):
@@ -243,8 +214,8 @@ def drifts(
     ordered = sorted(found, key=lambda birth: -found[birth].growth)[:_MAX_LINES]
     if not ordered:
         return []
-    held, _ = with_holders(watched.steps, [latest[birth] for birth in ordered])
-    paths = reference_paths([each.item for each in held])
+    held = RetainedMemory(watched, [latest[birth] for birth in ordered]).held
+    paths = reference_paths([each.survivor.item for each in held])
     return [
         _growth(watched, birth, found[birth], own)
         for birth, own in zip(ordered, paths, strict=True)

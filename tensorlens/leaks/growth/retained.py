@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
-from tensorlens.frameworks.base import AdviceWords, LeftBlocks
-from tensorlens.frameworks.retention import Holdings, Retained, Survivor
+from tensorlens.frameworks.base import AdviceWords
+from tensorlens.frameworks.retention import LeftBlock, Retained
 from tensorlens.heap.paths import cycle, reference_paths
 from tensorlens.leaks.growth.containers import bounds_of, container_path
-from tensorlens.leaks.growth.groups import Group, LeftBlock, merge_groups
+from tensorlens.leaks.growth.groups import Group, merge_groups
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement, is_renewed
-from tensorlens.leaks.report import Example
+from tensorlens.leaks.report import BelowLine, Example, source_of
 from tensorlens.leaks.watched_loop import LoopSamples
 from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.records.tensors import SourceLine
 
+_NOTHING = Retained(0, 0, ())
 
-@dataclass(frozen=True, slots=True)
-class RetainedBelow:
-    """What one line adds in each step to the memory below a group."""
 
-    birth: int
-    """Number of the line; negative if unknown."""
-    role: str
-    nbytes: float
-    tensors: float
+class Fate(StrEnum):
+    """What becomes of the blocks of a group."""
+
+    KEPT = "kept"
+    """They stay."""
+    REPLACED = "replaced"
+    """It is one block that a larger one replaces in each step."""
+    RENEWED = "renewed"
+    """Their lines free as many blocks in each step as they make."""
+    CONSUMED = "consumed"
+    """Each is freed some steps later, while more blocks are made."""
+    GARBAGE = "garbage"
+    """The collector has freed them, or a cycle holds them while the collector is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +50,30 @@ class RetainedGroup:
     is_in_array: bool
     is_unseen: bool
     words: AdviceWords
-    bytes_per_step: float = 0.0
+    bytes_per_step: float
     """Bytes a step, with the memory below it."""
-    paths: tuple[ReferencePath, ...] = ()
-    bounds: tuple[Reference | None, ...] = ()
+    paths: tuple[ReferencePath, ...]
+    bounds: tuple[Reference | None, ...]
     """For each path the bounded container that is filling up, or None; empty if a path has none."""
-    cycle: ReferencePath | None = None
-    is_garbage: bool = False
-    """Whether the collector has freed it, or a cycle holds it while the collector is off."""
-    is_replaced: bool = False
-    """Whether it is one tensor that a larger one replaces in each step."""
-    is_renewed: bool = False
-    """Whether its lines free as many blocks in each step as they make."""
-    below: tuple[RetainedBelow, ...] = ()
-    below_blocks: tuple[int, ...] = ()
+    cycle: ReferencePath | None
+    fate: Fate
+    below: tuple[BelowLine, ...]
+    below_blocks: tuple[int, ...]
     """Addresses of the blocks below it."""
-    rounding_factor: float = 1.0
+    rounding_factor: float
     """Bytes in the allocator's figures for each byte that was asked for."""
-    nodes: float = 0.0
+    nodes: float
     """Nodes of autograd's graph that stay in each step."""
-    is_population: bool = False
-    """Whether each block is freed some steps later, while more blocks are made."""
 
     @property
     def line(self) -> SourceLine | None:
         """The line that made it, if known."""
         return self.watched.steps.line(self.birth)
+
+    @property
+    def path(self) -> str:
+        """The shortest path that holds it, or the cycle that does; empty if none was found."""
+        return str(self.paths[0] if self.paths else self.cycle or "")
 
     @property
     def is_held(self) -> bool:
@@ -78,97 +83,85 @@ class RetainedGroup:
     @property
     def is_explained(self) -> bool:
         """Whether its blocks account for growth: it is neither unclear nor renewed."""
-        return not self.is_renewed and self.judgement.certainty != UNCLEAR
+        return self.fate is not Fate.RENEWED and self.judgement.certainty != UNCLEAR
 
 
 class RetainedMemory:
-    """Live blocks of a loop, to describe groups of them.
+    """Some blocks that a loop left, with their holders, to describe groups of them.
 
     Args:
         watched: the samples.
-        left: blocks that live at the end.
-        holdings: the holders of the blocks in the groups.
+        blocks: the blocks, whose holders the heap is searched for.
     """
 
-    def __init__(self, watched: LoopSamples, left: LeftBlocks, holdings: Holdings) -> None:
+    def __init__(self, watched: LoopSamples, blocks: Sequence[LeftBlock]) -> None:
         self.watched = watched
-        self._left = left
-        self._holdings = holdings
-        self._rows = {address: row for row, address in enumerate(left.address)}
+        self._left = {each.address: each for each in watched.left}
+        self._holdings = watched.steps.holdings([each.address for each in blocks])
+        found = zip(blocks, self._holdings.survivors, strict=True)
+        self.held = [each._replace(survivor=survivor) for each, survivor in found]
+        """The blocks with their holders."""
 
     def describe(self, groups: list[Group]) -> list[RetainedGroup]:
         """Return all that is known of groups, merging those that one container holds."""
         groups, paths = self._merged(groups)
-        bounds = bounds_of(groups, paths)
-        return [
-            self._describe_with_below(groups, *row)
-            for row in zip(groups, paths, bounds, self._retained_of(groups), strict=True)
-        ]
+        bounds, below = bounds_of(groups, paths), self._below(groups)
+        return [self.describe_one(*row) for row in zip(groups, paths, bounds, below, strict=True)]
 
     def describe_one(
-        self, group: Group, paths: Sequence[ReferencePath], below: Retained
+        self,
+        group: Group,
+        paths: Sequence[ReferencePath],
+        bounds: tuple[Reference | None, ...],
+        below: tuple[Retained, Retained] = (_NOTHING, _NOTHING),
     ) -> RetainedGroup:
-        """Return what is known of a group by itself, its paths continued to the memory below it."""
+        """Return what is known of a group.
+
+        Args:
+            group: its blocks.
+            paths: the paths to its latest block.
+            bounds: for each path the container that is filling up.
+            below: the memory below the group, and below its latest block alone.
+        """
         latest = group.latest
         survivor = latest.survivor
-        birth = latest.birth
-        example = _example_of(survivor, self._age(latest.step))
+        everything, of_latest = below
+        lines = self._lines_below(group, everything)
         # a path ends at the holder: these lead on from it to the block
-        references_below = below.references
+        references_below = of_latest.references
         if group.is_below:
-            example, birth = self._of_root(group)
+            example, birth = self._root_of(group)
+            nbytes = 0.0
             if survivor.holders:
                 references_below = survivor.holders[0].references
-        elif len(group.births) > 1:
+        else:
+            example = self._example_of(latest, of_latest)
             # of several lines the one with most bytes stands for the group
             birth = next(iter(group.births))
+            nbytes = sum(line.bytes_per_step for line in lines)
         return RetainedGroup(
             watched=self.watched,
             judgement=group.judgement,
             birth=birth,
-            blocks=tuple(LeftBlock(e.address, e.size, e.birth, e.step) for e in group.held),
+            blocks=tuple(self._left[each.address] for each in group.held),
             role=survivor.role,
             device=self.watched.steps.device(latest.birth),
             example=example,
             is_in_array=bool(survivor.arrays) and not survivor.tensors,
             is_unseen=survivor.is_held_unseen,
             words=survivor.words,
+            # a group below a root is that memory itself: its judgement has the bytes
+            bytes_per_step=group.judgement.bytes_per_step + nbytes,
             paths=tuple(
                 replace(path, references=(*path.references, *references_below)) for path in paths
             ),
-            cycle=None if paths or latest.item is None else cycle(latest.item),
-        )
-
-    def _describe_with_below(
-        self,
-        groups: Sequence[Group],
-        group: Group,
-        paths: list[ReferencePath],
-        bounds: tuple[Reference | None, ...],
-        below: Retained,
-    ) -> RetainedGroup:
-        lines = self._lines_below(group, below)
-        of_example = below
-        if below.tensors:
-            # the example shows what hangs below the latest root alone
-            of_example = self._holdings.below(group.roots()[-1:], _roots(groups))
-        found = self.describe_one(group, paths, of_example)
-        if below.tensors:
-            nbytes, tensors = of_example.bytes, of_example.tensors
-            found = replace(
-                found, example=replace(found.example, below=nbytes, below_tensors=tensors)
-            )
-        # a group below a root is that memory itself: its judgement has the bytes
-        extra = 0.0 if group.is_below else sum(line.nbytes for line in lines)
-        return replace(
-            found,
-            bytes_per_step=group.judgement.bytes_per_step + extra,
             bounds=bounds,
-            is_renewed=self._frees_as_much(group, paths),
+            cycle=None if paths or survivor.item is None else cycle(survivor.item),
+            fate=Fate.RENEWED if self._frees_as_much(group, paths) else Fate.KEPT,
             below=lines,
-            below_blocks=tuple(address for address, _, _ in below.blocks),
-            rounding_factor=self._rounding_factor(group, below),
-            nodes=self._nodes(group, below),
+            below_blocks=tuple(address for address, _, _ in everything.blocks),
+            rounding_factor=self._rounding_factor(group, everything),
+            nodes=self._nodes(group, everything),
         )
 
     def _merged(self, groups: list[Group]) -> tuple[list[Group], list[list[ReferencePath]]]:
@@ -177,56 +170,62 @@ class RetainedMemory:
         Groups below a root stay apart from groups that are held themselves: only the latter can
         have further memory below them.
         """
-        paths = reference_paths([group.latest.item for group in groups])
+        paths = reference_paths([group.latest.survivor.item for group in groups])
         labels = [
             (tuple(sorted(group.births)), group.is_below, container_path(own[0])) if own else None
             for group, own in zip(groups, paths, strict=True)
         ]
         merged = merge_groups(groups, labels, self.watched.span)
-        of_item = {id(group.latest.item): own for group, own in zip(groups, paths, strict=True)}
-        return merged, [of_item[id(group.latest.item)] for group in merged]
+        of_latest = {group.latest.address: own for group, own in zip(groups, paths, strict=True)}
+        return merged, [of_latest[group.latest.address] for group in merged]
 
-    def _retained_of(self, groups: Sequence[Group]) -> list[Retained]:
-        """Return the memory below each group, charged to one group alone."""
+    def _below(self, groups: Sequence[Group]) -> list[tuple[Retained, Retained]]:
+        """Return the memory below each group, charged to it alone, and below its latest block."""
         owners = [group for group in groups if not group.is_below and group.roots()]
         everything = _roots(groups)
         # memory that two groups share goes to the one with more
         owners.sort(key=lambda each: -self._holdings.below(each.roots(), everything).bytes)
-        below = {
-            id(group): self._holdings.below(group.roots(), _roots(owners[place:]))
-            for place, group in enumerate(owners)
-        }
-        return [below.get(id(group), Retained(0, 0, ())) for group in groups]
+        found = {id(group): (_NOTHING, _NOTHING) for group in groups}
+        for place, group in enumerate(owners):
+            below = self._holdings.below(group.roots(), _roots(owners[place:]))
+            latest = self._holdings.below(group.roots()[-1:], everything)
+            found[id(group)] = below, latest if below.tensors else below
+        return [found[id(group)] for group in groups]
 
-    def _lines_below(self, group: Group, below: Retained) -> tuple[RetainedBelow, ...]:
+    def _lines_below(self, group: Group, below: Retained) -> tuple[BelowLine, ...]:
         """Return the memory below a group by line and role, the most bytes first."""
         judgement = group.judgement
         if group.is_below:
             blocks = [(each.birth, each.size, each.survivor.role) for each in group.held]
             fraction = judgement.bytes_per_step / max(1, group.nbytes)
+            of_tensors = judgement.tensors_per_step / len(blocks)
         else:
-            births, rows = self._left.birth, self._rows
+            left = self._left
             blocks = [
-                (births[rows[address]] if address in rows else -1, size, role)
+                (left[address].birth if address in left else -1, size, role)
                 for address, size, role in below.blocks
             ]
-            fraction = self._step_fraction(group)
+            fraction = of_tensors = self._step_fraction(group)
         sums: dict[tuple[int, str], list[int]] = {}
         for birth, size, role in blocks:
             line = sums.setdefault((birth, role), [0, 0])
             line[0] += size
             line[1] += 1
-        of_tensors = judgement.tensors_per_step / len(blocks) if group.is_below else fraction
         found = [
-            RetainedBelow(birth, role, nbytes * fraction, tensors * of_tensors)
+            self.below_line(birth, nbytes * fraction, tensors * of_tensors, role)
             for (birth, role), (nbytes, tensors) in sums.items()
         ]
-        return tuple(sorted(found, key=lambda each: -each.nbytes))
+        return tuple(sorted(found, key=lambda each: -each.bytes_per_step))
+
+    def below_line(self, birth: int, nbytes: float, tensors: float, role: str) -> BelowLine:
+        """Return the record of what a line adds in each step to the memory below a group."""
+        line = self.watched.steps.line(birth)
+        return BelowLine(line, nbytes, tensors, role, source_of(line))
 
     def _step_fraction(self, group: Group) -> float:
         """Return the fraction of the memory below a group that one step adds on average."""
-        steps = len({each.step for each in group.held if each.step >= 0})
-        return group.judgement.rate / max(1, steps) / self.watched.span.stride
+        steps = len({each.step for each in group.held})
+        return group.judgement.rate / steps / self.watched.span.stride
 
     def _nodes(self, group: Group, below: Retained) -> float:
         if not group.is_below:
@@ -239,25 +238,37 @@ class RetainedMemory:
     def _rounding_factor(self, group: Group, below: Retained) -> float:
         """Return the bytes in the allocator's figures for each byte that was asked for."""
         wanted = {each.address for each in group.held}.union(each[0] for each in below.blocks)
-        rows = [self._rows[address] for address in wanted if address in self._rows]
-        size = sum(self._left.size[row] for row in rows)
-        return sum(self._left.rounded_size[row] for row in rows) / size if size else 1.0
+        blocks = [self._left[address] for address in wanted if address in self._left]
+        size = sum(each.size for each in blocks)
+        return sum(each.rounded_size for each in blocks) / size if size else 1.0
 
-    def _of_root(self, group: Group) -> tuple[Example, int]:
+    def _example_of(self, block: LeftBlock, below: Retained) -> Example:
+        survivor = block.survivor
+        return Example(
+            name=survivor.name,
+            dtype=survivor.dtype,
+            shape=survivor.shape,
+            nbytes=survivor.shown or survivor.size,
+            storage_nbytes=survivor.size,
+            grad_fn=survivor.grad_fn,
+            age=self._age(block.step),
+            below=below.bytes,
+            below_tensors=below.tensors,
+        )
+
+    def _root_of(self, group: Group) -> tuple[Example, int]:
         """Return the tensor that a group hangs below, and the number of the line that makes it."""
         latest = group.latest
-        root = self._holdings.root(latest.item)
-        has_several_roots = len({id(each.item) for each in group.held}) > 1
-        of_root = [each for each in group.held if not has_several_roots or each.item is latest.item]
-        age = self._age(latest.step)
-        birth = next(iter(group.births))
-        row = self._rows.get(root.address) if root.address else None
-        if row is not None and self._left.step[row] >= self.watched.span.warmup:
-            birth = self._left.birth[row]
-            age = self._age(self._left.step[row])
+        root = self._holdings.root(latest.survivor.item)
+        birth, step = next(iter(group.births)), latest.step
         if not root.address:
             # a node by itself
-            return replace(_example_of(latest.survivor, age), grad_fn=root.grad_fn), birth
+            return replace(self._example_of(latest, _NOTHING), grad_fn=root.grad_fn), birth
+        block = self._left.get(root.address)
+        if block is not None and block.step >= self.watched.span.warmup:
+            birth, step = block.birth, block.step
+        item = latest.survivor.item
+        of_root = [each.size for each in group.held if each.survivor.item is item]
         example = Example(
             name=root.name,
             dtype=root.dtype,
@@ -265,8 +276,8 @@ class RetainedMemory:
             nbytes=root.nbytes,
             storage_nbytes=root.storage_nbytes,
             grad_fn=root.grad_fn,
-            age=age,
-            below=sum(each.size for each in of_root),
+            age=self._age(step),
+            below=sum(of_root),
             below_tensors=len(of_root),
         )
         return example, birth
@@ -299,18 +310,6 @@ class RetainedMemory:
 
 def _roots(groups: Sequence[Group]) -> list[Any]:
     return [item for group in groups if not group.is_below for item in group.roots()]
-
-
-def _example_of(survivor: Survivor, age: int) -> Example:
-    return Example(
-        name=survivor.name,
-        dtype=survivor.dtype,
-        shape=survivor.shape,
-        nbytes=survivor.shown or survivor.size,
-        storage_nbytes=survivor.size,
-        grad_fn=survivor.grad_fn,
-        age=age,
-    )
 
 
 def _has_older(group: Group, paths: Sequence[ReferencePath]) -> bool:

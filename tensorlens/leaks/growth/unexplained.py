@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import sub
 
-from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.leaks.growth.growth_test import Judgement, growing
 from tensorlens.leaks.watched_loop import LoopSamples
 
@@ -65,31 +64,22 @@ def total(several: Sequence[Levels]) -> Levels:
     return Levels(tuple(map(sum, blocks)), tuple(map(sum, nbytes)))
 
 
-def unexplained(
-    watched: LoopSamples, left: LeftBlocks | None, explained: KnownGrowth
-) -> dict[int, Levels]:
+def unexplained(watched: LoopSamples, explained: KnownGrowth) -> dict[int, Levels]:
     """Return the levels of each line without its explained blocks.
 
     A block that lives at the end lived after each step since its own.
-
-    Args:
-        watched: the samples.
-        left: blocks that live at the end; None to subtract none.
-        explained: growth that is known.
     """
     warmup = watched.span.warmup
     figures = watched.figures[warmup:]
     births = {birth for each in figures for birth in each.lines} - explained.births
     numbers = {birth: [0] * len(figures) for birth in births}
     sizes = {birth: [0] * len(figures) for birth in births}
-    if left is not None:
-        rows = zip(left.address, left.birth, left.step, left.rounded_size, strict=True)
-        for address, birth, step, size in rows:
-            first = max(0, step + 1 - warmup)
-            is_known = step >= 0 and address in explained.addresses and birth in births
-            if is_known and first < len(figures):
-                numbers[birth][first] += 1
-                sizes[birth][first] += size
+    for each in watched.left:
+        first = max(0, each.step + 1 - warmup)
+        is_known = each.address in explained.addresses and each.birth in births
+        if is_known and first < len(figures):
+            numbers[each.birth][first] += 1
+            sizes[each.birth][first] += each.rounded_size
     found = {}
     for birth in births:
         count, nbytes = zip(*(each.lines.get(birth, (0, 0)) for each in figures), strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from tensorlens.frameworks import (
     Adapter,
     Findings,
     GraphRoot,
-    LeftBlocks,
+    LeftBlock,
     Retained,
     StepFigures,
     Survivor,
@@ -83,17 +82,11 @@ class FakeSteps:
     def figures(self) -> StepFigures:
         return self._figures
 
-    def left(self, since: int) -> LeftBlocks | None:
+    def left(self) -> list[LeftBlock] | None:
         if not self.left_is_known:
             return None
-        left = LeftBlocks(array("Q"), array("q"), array("i"), array("i"), array("q"))
-        for address, size, birth, step in self._blocks:
-            left.address.append(address)
-            left.size.append(size)
-            left.birth.append(birth)
-            left.step.append(step)
-            left.rounded_size.append(size)
-        return left
+        rows = self._blocks
+        return [LeftBlock(at, size, birth, step, size) for at, size, birth, step in rows]
 
     def line(self, birth: int) -> SourceLine | None:
         return None if birth < 0 else SourceLine("train.py", birth, type(self).__name__)

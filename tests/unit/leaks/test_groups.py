@@ -1,6 +1,4 @@
-from array import array
-
-from tensorlens.frameworks import Holder, LeftBlocks, Survivor
+from tensorlens.frameworks import Holder, LeftBlock, Survivor
 from tensorlens.leaks import Span, groups
 
 SPAN = Span(made=8, warmup_steps=2)
@@ -11,21 +9,13 @@ class Thing:
     """Stands for a tensor."""
 
 
-def left(*blocks):
-    address, size, birth, step = zip(*blocks, strict=True)
-    columns = array("Q", address), array("q", size), array("i", birth), array("i", step)
-    return LeftBlocks(*columns, array("q", size))
-
-
 def steps(blocks):
     return sorted((block.birth, block.size, block.step) for block in blocks)
 
 
 def test_different_sizes_are_one_group():
-    blocks = [(100 + step, 8 * step, 1, step) for step in range(2, 8)]
-    assert steps(groups.candidates(left(*blocks), SPAN)) == [
-        (1, 8 * step, step) for step in range(2, 8)
-    ]
+    blocks = [LeftBlock(100 + step, 8 * step, 1, step, 8 * step) for step in range(2, 8)]
+    assert steps(groups.candidates(blocks, SPAN)) == [(1, 8 * step, step) for step in range(2, 8)]
 
 
 def survivor(step, name, tensor=None, holders=()):
@@ -35,7 +25,7 @@ def survivor(step, name, tensor=None, holders=()):
 
 def in_groups(survivors, births=None):
     held = [
-        groups.HeldBlock(100 + at, 16, 1 if births is None else births[at], at % 8, each)
+        LeftBlock(100 + at, 16, 1 if births is None else births[at], at % 8, 16, each)
         for at, each in enumerate(survivors)
     ]
     return groups.groups_of(held, SPAN)

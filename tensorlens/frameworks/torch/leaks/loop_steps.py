@@ -15,11 +15,10 @@ from time import perf_counter
 
 import torch
 
-from tensorlens.frameworks.base import LeftBlocks, StepFigures
+from tensorlens.frameworks.base import StepFigures
 from tensorlens.frameworks.host.allocator import LISTS, BirthLines, listed, start
-from tensorlens.frameworks.host.census_table import number_of
 from tensorlens.frameworks.host.loop_steps import Steps
-from tensorlens.frameworks.retention import GrowingGraph, Holdings
+from tensorlens.frameworks.retention import GrowingGraph, Holdings, LeftBlock
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
     backends,
@@ -45,10 +44,8 @@ _BEFORE = -1
 _FREE_SECONDS, _TIME_FRACTION = 0.05, 0.05
 """Limit to the time of reading allocators' lists: seconds, and a fraction of the loop's time."""
 _NO_REPORTS = "its allocator reports no blocks"
-_BITS = 24
-"""Bits of the native part's number of a line; above them is the device's place, which begins at 1.
-Lines of the host have smaller numbers."""
-_BIRTH = (1 << _BITS) - 1
+_BITS = 32
+"""Bits of a line's number below those of its device, which are 0 for the host."""
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Signatures = {
@@ -84,7 +81,7 @@ class TorchSteps(Steps):
 
     def device(self, birth: int) -> str:
         """Return the device of the blocks of a line."""
-        return self._devices.device(birth)
+        return _name_of(abs(birth) >> _BITS)
 
     def notes(self) -> list[str]:
         """Return notes for the report on what could not be followed."""
@@ -120,15 +117,14 @@ class TorchSteps(Steps):
         if self._second_step is None and len(self._begun) > 1:
             self._second_step = torch._C._autograd._get_sequence_nr()
 
-    def _living(self, since: int) -> LeftBlocks | None:
+    def _living(self, since: int) -> list[LeftBlock] | None:
         on_host, on_devices = super()._living(since), self._devices.left(since)
         if on_host is None or on_devices is None:
-            return on_host or on_devices
-        on_host.extend(on_devices)
-        return on_host
+            return on_devices if on_host is None else on_host
+        return on_host + on_devices
 
     def _line(self, birth: int) -> SourceLine | None:
-        if self.device(birth) == "cpu":
+        if birth >> _BITS == 0:
             return super()._line(birth)
         return self._devices.line(birth)
 
@@ -149,8 +145,6 @@ class DeviceSteps:
         self._table: BirthLines | None = None
         """None while nothing is followed."""
         self._why_not = _NO_REPORTS
-        self._devices: list[int] = []
-        """Devices, as the native part numbers them, by place; see :meth:`_number`."""
         self._begun = perf_counter()
         self._spent = 0.0
         try:
@@ -183,7 +177,7 @@ class DeviceSteps:
     def lines(self) -> dict[int, tuple[int, int]]:
         """Return the number and bytes of the live blocks of each line."""
         _, sizes, births, _, devices = self._living(_BEFORE)
-        return _sums(map(self._number, births, devices), sizes)
+        return _sums(map(_number, births, devices), sizes)
 
     def asked(self) -> dict[int, tuple[int, int]] | None:
         """Return :meth:`lines` with the bytes asked for; None if it would take too long.
@@ -198,11 +192,11 @@ class DeviceSteps:
             left = self.left(_BEFORE)
         if left is None:
             return None
-        sums = _sums(left.birth, left.size)
+        sums = _sums((each.birth for each in left), (each.size for each in left))
         self._spent += perf_counter() - begun
         return sums
 
-    def left(self, since: int) -> LeftBlocks | None:
+    def left(self, since: int) -> list[LeftBlock] | None:
         """Return the live blocks of era ``since`` and later ones, with their eras as steps.
 
         None if nothing is followed.
@@ -210,29 +204,21 @@ class DeviceSteps:
         if self._table is None:
             return None
         requested = functools.cache(_handed_out)
-        left = LeftBlocks()
+        left = []
         for address, size, birth, era, device in zip(*self._living(since), strict=True):
             known = requested(kind_and_index(_name_of(device))[0])
             if known is not None and address not in known:
                 # freed, as the allocator's own list shows
                 continue
-            left.address.append(address)
-            left.size.append(size if known is None else known[address].requested)
-            left.birth.append(self._number(birth, device))
-            left.step.append(era)
-            left.rounded_size.append(size)
+            asked = size if known is None else known[address].requested
+            left.append(LeftBlock(address, asked, _number(birth, device), era, size))
         return left
 
     def line(self, number: int) -> SourceLine | None:
         """Return the line with a number, if known."""
         if self._table is None or number < 0:
             return None
-        return SourceLine(*self._table.birth_line(number & _BIRTH))
-
-    def device(self, number: int) -> str:
-        """Return the device of the blocks of a line."""
-        place = -number - 2 if number < 0 else (number >> _BITS) - 1
-        return "cpu" if place < 0 else _name_of(self._devices[place])
+        return SourceLine(*self._table.birth_line(number % (1 << _BITS)))
 
     def notes(self) -> list[str]:
         """Return notes for the report on what could not be followed."""
@@ -258,11 +244,6 @@ class DeviceSteps:
         if table is not None:
             table.library.tl_devices_leave()
 
-    def _number(self, birth: int, device: int) -> int:
-        """Return one number for a line and a device; negative if the line is unknown."""
-        place = number_of(self._devices, device)
-        return -2 - place if birth < 0 else (place + 1 << _BITS) + birth
-
 
 def _adopt(kind: str, table: BirthLines) -> None:
     """Put the blocks that a backend's allocator has handed out into the table."""
@@ -274,6 +255,12 @@ def _adopt(kind: str, table: BirthLines) -> None:
     first = _FOLLOWED[kind].device_type + 1 << 8
     for index, (addresses, sizes) in columns.items():
         table.library.tl_devices_adopt(start(addresses), start(sizes), len(sizes), first | index)
+
+
+def _number(birth: int, device: int) -> int:
+    """Return one number for a line and a device; negative if the line is unknown."""
+    number = device << _BITS
+    return -number if birth < 0 else number + birth
 
 
 def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
