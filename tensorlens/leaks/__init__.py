@@ -32,6 +32,6 @@ attach(
         ),
         "scope": ("AllocationScope",),
         "watch": ("LoopJudge",),
-        "watched_loop": ("FollowedLoop", "HostSample", "HostSampler", "Span", "total_figures"),
+        "watched_loop": ("FollowedLoop", "HostSample", "Span", "total_figures"),
     },
 )

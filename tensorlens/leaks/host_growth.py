@@ -84,7 +84,8 @@ def host_growth(
     if watched.span.is_collected:
         gc.collect()
         made = samples[-1].step - watched.host[0].step + 1
-        garbage = min(rate, (samples[-1].heap - watched.host_now().heap) / made)
+        now = watched.steps.host_sample(watched.span.made, watched.steps.allocated())
+        garbage = min(rate, (samples[-1].heap - now.heap) / made)
         if garbage >= _GARBAGE_FRACTION * rate:
             text = f"{_grew(garbage, counts_tensors)}: it waited for the collector"
             found.append(Growth(GrowthKind.GARBAGE, text, garbage))

@@ -19,7 +19,6 @@ from tensorlens.leaks.verdict import verdict
 from tensorlens.leaks.watched_loop import (
     FollowedLoop,
     HostSample,
-    HostSampler,
     LoopSamples,
     Span,
     WatchedLoop,
@@ -85,7 +84,7 @@ class LeakWatch:
         """Number of steps between two figures."""
         self._collections = _collection_count()
         """Number of collections up to the end of the warm-up and during verdicts."""
-        self._host = HostSampler(self._steps.pinned)
+        self._host: list[HostSample] = []
         self._report = None
         self._steps.begin()
         return self
@@ -110,12 +109,12 @@ class LeakWatch:
             self._collections = _collection_count()
         figures = steps.figures()
         self._figures.append(figures)
-        self._host.look(made, total_figures(figures).allocated.get("cpu", 0))
+        self._host.append(steps.host_sample(made, total_figures(figures).allocated))
         if len(self._figures) > _MAX_FIGURES:
             del self._figures[1::2]
             steps.merge()
             self._stride *= 2
-            self._host.thin(self._stride)
+            self._host = [each for each in self._host if each.step % self._stride == 0]
         steps.begin()
 
     def follow(self, items: Iterable[_T]) -> Iterator[_T]:
@@ -165,10 +164,6 @@ class LeakWatch:
         if self._steps is None and self._report is not None:
             return self._report
         steps = self._on("result()")
-
-        def now() -> HostSample:
-            return self._host.now(self._made, steps.allocated().get("cpu", 0))
-
         collections = _collection_count()
         is_on = gc.isenabled() and gc.get_threshold()[0] > 0
         is_collected = is_on or collections != self._collections
@@ -178,18 +173,17 @@ class LeakWatch:
             name: LoopSamples(span, own, part)
             for (name, part), own in zip(steps.parts.items(), series, strict=True)
         }
-        host = [each for each in self._host.samples if each.step < self._made]
+        host = [each for each in self._host if each.step < self._made]
         seen = WatchedLoop(
             span=span,
             steps=steps,
             figures=tuple(map(total_figures, self._figures)),
             parts=parts,
-            host=(*host, now()),
-            host_now=now,
+            host=(*host, steps.host_sample(self._made, steps.allocated())),
         )
         report = verdict(seen)
         # memory that the verdict took or freed is no growth of the program
-        self._host.samples.clear()
+        self._host.clear()
         self._collections += _collection_count() - collections
         late = [
             f"{name} was imported after the watch began, and is not in it"

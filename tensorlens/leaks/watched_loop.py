@@ -6,15 +6,13 @@ Each framework numbers its own lines and knows its own tensors, and is judged by
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures
-from tensorlens.frameworks.host.counters import HeapCounter
 from tensorlens.frameworks.host.loop_steps import Steps
-from tensorlens.frameworks.host.process_memory import child_processes, resident
+from tensorlens.frameworks.host.process_memory import child_processes, heap_now, resident
 from tensorlens.frameworks.registry import ask, unusable_notes
 from tensorlens.frameworks.retention import GrowingGraph, LeftBlock
 from tensorlens.guards import is_from_a_handler
@@ -62,6 +60,15 @@ class FollowedLoop:
     def allocated(self) -> Mapping[str, int]:
         """Return the bytes that are allocated now, by device."""
         return total_figures(self.figures()).allocated
+
+    def host_sample(self, step: int, allocated: Mapping[str, int]) -> HostSample:
+        """Return the host's memory after a step, when so many bytes are allocated by device."""
+        heap = heap_now()
+        in_use = resident() if heap is None else heap[0]
+        if in_use != UNKNOWN:
+            in_use -= max(allocated.get("cpu", 0), 0)
+        objects = sys.getallocatedblocks()
+        return HostSample(step, in_use, objects, self.pinned(), *child_processes())
 
     def pinned(self) -> int:
         """Return the bytes of page-locked memory that all frameworks together handed out."""
@@ -184,49 +191,6 @@ class HostSample:
     """Bytes of their resident sets."""
 
 
-class HostSampler:
-    """Takes samples and keeps them.
-
-    Args:
-        pinned: returns the bytes of page-locked memory, or :data:`UNKNOWN`.
-    """
-
-    def __init__(self, pinned: Callable[[], int] | None = None) -> None:
-        self.samples: list[HostSample] = []
-        self._pinned = pinned
-        self._heap = _heap_reader()
-
-    def look(self, step: int, tensors: int) -> None:
-        """Take a sample and keep it.
-
-        Args:
-            step: number of steps that have ended.
-            tensors: bytes that the framework's allocator of host memory has handed out.
-        """
-        self.samples.append(self.now(step, tensors))
-
-    def thin(self, stride: int) -> None:
-        """Keep only the samples of each ``stride``-th step."""
-        self.samples = [each for each in self.samples if each.step % stride == 0]
-
-    def now(self, step: int, tensors: int) -> HostSample:
-        """Take a sample that is not kept."""
-        heap = self._heap()
-        if heap != UNKNOWN:
-            heap -= max(tensors, 0)
-        pinned = UNKNOWN if self._pinned is None else self._pinned()
-        return HostSample(step, heap, sys.getallocatedblocks(), pinned, *child_processes())
-
-
-@cache
-def _heap_reader() -> Callable[[], int]:
-    """Return the function that reads the bytes of the C heap, else those of the resident set."""
-    try:
-        return HeapCounter().in_use
-    except OSError:
-        return resident
-
-
 @dataclass(frozen=True, slots=True)
 class LoopSamples:
     """Samples of a loop in one framework."""
@@ -250,8 +214,6 @@ class WatchedLoop:
     parts: Mapping[str, LoopSamples]
     """Samples by framework."""
     host: Sequence[HostSample]
-    host_now: Callable[[], HostSample]
-    """Takes one more sample."""
 
     def allocated(self, device: str) -> list[int]:
         """Return the allocated bytes of a device from the end of the warm-up on."""

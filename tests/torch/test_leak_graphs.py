@@ -10,7 +10,7 @@ from torch import nn
 
 from tensorlens import LeakWatch
 from tensorlens.frameworks.torch import loop_steps
-from tensorlens.leaks import GrowthKind, HostSample, HostSampler, LoopJudge
+from tensorlens.leaks import FollowedLoop, GrowthKind, HostSample, LoopJudge
 
 STEPS = 12
 PER_STEP = 10_000
@@ -37,15 +37,14 @@ def grown(step, steps=STEPS):
 @pytest.fixture
 def growing_host(monkeypatch):
     """Let the host's memory grow in each step, whatever the machine does."""
+    set_host(monkeypatch, PER_STEP)
 
-    def now(sampler, step, tensors):
-        return HostSample(step, PER_STEP * step, 9)
 
-    def look(sampler, step, tensors):
-        sampler.samples.append(now(sampler, step, tensors))
+def set_host(monkeypatch, per_step):
+    def sample(loop, step, allocated):
+        return HostSample(step, per_step * step, 9)
 
-    monkeypatch.setattr(HostSampler, "now", now)
-    monkeypatch.setattr(HostSampler, "look", look)
+    monkeypatch.setattr(FollowedLoop, "host_sample", sample)
 
 
 def watched(step, steps=STEPS):
@@ -325,7 +324,7 @@ def test_a_sum_that_was_made_before_the_loop_has_no_line(growing_host):
 
 
 def test_a_sum_of_few_nodes_is_told_where_the_heap_does_not_grow(monkeypatch):
-    monkeypatch.setattr(HostSampler, "now", lambda sampler, step, tensors: HostSample(step, 0, 9))
+    set_host(monkeypatch, 0)
     model = nn.Linear(3, 1)
     total = 0
 

@@ -264,6 +264,15 @@ class TestRegistryOfTwo:
         assert steps.pinned() == 5
         first.locked = 2
         assert steps.pinned() == 7
+        assert steps.host_sample(3, {}).pinned == 7
+
+    def test_tensors_are_subtracted_from_the_resident_set_too(self, monkeypatch, both):
+        both[0].steps = both[1].steps = FakeSteps(StepFigures({}, {}, {}), [])
+        module = sys.modules[FollowedLoop.__module__]
+        monkeypatch.setattr(module, "heap_now", lambda: None)
+        monkeypatch.setattr(module, "resident", lambda: 5000)
+        sample = FollowedLoop(both).host_sample(3, {"cpu": 3000, "cuda:0": 700})
+        assert (sample.step, sample.heap) == (3, 2000)
 
     def test_notes_are_told_once(self, both):
         first, second = both

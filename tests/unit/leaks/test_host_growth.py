@@ -12,7 +12,6 @@ from tensorlens.leaks import (
     GraphGrowth,
     HostGrowth,
     HostSample,
-    HostSampler,
     growing_arrays,
     heap_growth,
     host_rates,
@@ -138,40 +137,6 @@ def test_workers_that_come_and_go_or_stay_are_none() -> None:
     assert worker_growth(samples(children=[0, 4, 4, 4, 4, 4, 4, 4, 4])[2:]) == []
     assert worker_growth(samples(children=[0, 0, 0, 0, 4, 0, 0, 0, 4])[2:]) == []
     assert worker_growth(samples(children=[UNKNOWN] * 9)[2:]) == []
-
-
-def test_samples_between_the_steps_that_are_kept_go() -> None:
-    sampler = HostSampler()
-    for step in range(1, 10):
-        sampler.look(step, 0)
-    sampler.thin(4)
-    assert [each.step for each in sampler.samples] == [4, 8]
-
-
-def test_noise_of_the_first_steps_hides_no_growth_of_a_long_loop() -> None:
-    sampler, noise = HostSampler(), {3: 1 << 20, 5: 1 << 20}
-    steps = [*range(1, 33), *range(64, 1025, 32)]
-    sampler.samples = [HostSample(step, 8192 * step + noise.get(step, 0), 0) for step in steps]
-    sampler.thin(32)
-    assert host_rates(sampler.samples).heap == 8192.0
-
-
-def test_pinned_memory_is_asked_for() -> None:
-    assert HostSampler(lambda: 7).now(0, 0).pinned == 7
-    assert HostSampler().now(0, 0).pinned == UNKNOWN
-
-
-def test_tensors_are_subtracted_from_the_resident_set_too(monkeypatch):
-    module = sys.modules[HostSampler.__module__]
-
-    def refuse():
-        raise OSError("no mallinfo2")
-
-    monkeypatch.setattr(module, "HeapCounter", refuse)
-    monkeypatch.setattr(module, "resident", lambda: 5000)
-    module._heap_reader.cache_clear()
-    assert HostSampler().now(0, 3000).heap == 2000
-    module._heap_reader.cache_clear()
 
 
 @pytest.mark.skipif(child_processes()[0] == UNKNOWN, reason="children are not listed here")
