@@ -19,6 +19,6 @@ attach(
         ),
         "compilers": ("NodeFigures", "TracedFigures", "compiler"),
         "registry": ("adapters", "when_imported"),
-        "retention": ("GraphRoot", "Holder", "LeftBlock", "Retained", "Survivor"),
+        "retention": ("Holder", "LeftBlock", "Retained", "Survivor"),
     },
 )

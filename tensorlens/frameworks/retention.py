@@ -12,16 +12,6 @@ from tensorlens.records.tensors import SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holder:
-    """An object that Python holds, and the path from it to a block that Python does not see."""
-
-    item: Any
-    """A tensor, or a node of autograd's graph."""
-    references: tuple[Reference, ...]
-    """``grad_fn``, ``GeluBackward0.self``; the last one refers to a tensor of the block."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Survivor:
     """A live block and its known holders. It refers to these objects."""
 
@@ -63,6 +53,18 @@ class Survivor:
         return not any((self.tensors, self.arrays, self.holders))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """An object that Python holds, and the path from it to a block that Python does not see."""
+
+    item: Any
+    """A tensor, or a node of autograd's graph."""
+    references: tuple[Reference, ...]
+    """``grad_fn``, ``GeluBackward0.self``; the last one refers to a tensor of the block."""
+    described: Survivor = Survivor(0, 0)
+    """The item, described as a block; its address is 0 if it has no storage."""
+
+
 class LeftBlock(NamedTuple):
     """A block that a step left behind."""
 
@@ -77,20 +79,6 @@ class LeftBlock(NamedTuple):
     """Bytes in the allocator's figures: an accelerator's rounds up."""
     survivor: Survivor = Survivor(0, 0)
     """Its holders; nothing is known of them until the heap is searched."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphRoot:
-    """A tensor, or a node, that blocks hang below."""
-
-    address: int
-    """Address of its storage; 0 if it has none."""
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    storage_nbytes: int
-    grad_fn: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +112,6 @@ class Holdings(Protocol):
 
     survivors: list[Survivor]
     """One for each address asked for, in order."""
-
-    def root(self, item: Any) -> GraphRoot:
-        """Return what is known of one of the survivors' holders."""
-        ...
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return the memory that only ``roots`` keep alive, without their own.

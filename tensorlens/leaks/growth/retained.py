@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tensorlens.frameworks.base import AdviceWords
-from tensorlens.frameworks.retention import LeftBlock, Retained
+from tensorlens.frameworks.retention import LeftBlock, Retained, Survivor
 from tensorlens.heap.paths import cycle, reference_paths
 from tensorlens.leaks.growth.containers import bounds_of, container_path
 from tensorlens.leaks.growth.groups import Group, merge_groups
@@ -132,10 +132,9 @@ class RetainedMemory:
         if group.is_below:
             example, birth = self._root_of(group)
             nbytes = 0.0
-            if survivor.holders:
-                references_below = survivor.holders[0].references
+            references_below = survivor.holders[0].references
         else:
-            example = self._example_of(latest, of_latest)
+            example = self._example_of(survivor, latest.step, of_latest.bytes, of_latest.tensors)
             # of several lines the one with most bytes stands for the group
             birth = next(iter(group.births))
             nbytes = sum(line.bytes_per_step for line in lines)
@@ -242,8 +241,9 @@ class RetainedMemory:
         size = sum(each.size for each in blocks)
         return sum(each.rounded_size for each in blocks) / size if size else 1.0
 
-    def _example_of(self, block: LeftBlock, below: Retained) -> Example:
-        survivor = block.survivor
+    def _example_of(
+        self, survivor: Survivor, step: int, below: int = 0, below_tensors: int = 0
+    ) -> Example:
         return Example(
             name=survivor.name,
             dtype=survivor.dtype,
@@ -251,39 +251,26 @@ class RetainedMemory:
             nbytes=survivor.shown or survivor.size,
             storage_nbytes=survivor.size,
             grad_fn=survivor.grad_fn,
-            age=self._age(block.step),
-            below=below.bytes,
-            below_tensors=below.tensors,
+            age=(self.watched.span.stretches - step) * self.watched.span.stride,
+            below=below,
+            below_tensors=below_tensors,
         )
 
     def _root_of(self, group: Group) -> tuple[Example, int]:
         """Return the tensor that a group hangs below, and the number of the line that makes it."""
         latest = group.latest
-        root = self._holdings.root(latest.survivor.item)
+        holder = latest.survivor.holders[0]
+        root = holder.described
         birth, step = next(iter(group.births)), latest.step
         if not root.address:
             # a node by itself
-            return replace(self._example_of(latest, _NOTHING), grad_fn=root.grad_fn), birth
+            example = self._example_of(latest.survivor, step)
+            return replace(example, grad_fn=root.grad_fn), birth
         block = self._left.get(root.address)
         if block is not None and block.step >= self.watched.span.warmup:
             birth, step = block.birth, block.step
-        item = latest.survivor.item
-        of_root = [each.size for each in group.held if each.survivor.item is item]
-        example = Example(
-            name=root.name,
-            dtype=root.dtype,
-            shape=root.shape,
-            nbytes=root.nbytes,
-            storage_nbytes=root.storage_nbytes,
-            grad_fn=root.grad_fn,
-            age=self._age(step),
-            below=sum(of_root),
-            below_tensors=len(of_root),
-        )
-        return example, birth
-
-    def _age(self, step: int) -> int:
-        return (self.watched.span.stretches - step) * self.watched.span.stride
+        of_root = [each.size for each in group.held if each.survivor.item is holder.item]
+        return self._example_of(root, step, sum(of_root), len(of_root)), birth
 
     def _frees_as_much(self, group: Group, paths: Sequence[ReferencePath]) -> bool:
         """Return whether the group's lines free as many blocks in each step as they make.

@@ -9,7 +9,6 @@ from tensorlens.errors import DeviceError
 from tensorlens.frameworks import (
     Adapter,
     Findings,
-    GraphRoot,
     LeftBlock,
     Retained,
     StepFigures,
@@ -53,9 +52,6 @@ class FakeHoldings:
     def __init__(self, survivors: list[Survivor], below: Mapping[int, int]) -> None:
         self.survivors = survivors
         self._below = below
-
-    def root(self, item: Any) -> GraphRoot:
-        return GraphRoot(0, str(item), "", (), 0, 0, None)
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         nbytes = sum(self._below[id(root)] for root in roots)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import TENSORFLOW
-from tensorlens.frameworks.retention import GraphRoot, Holder, Retained, Survivor
+from tensorlens.frameworks.retention import Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, find_objects
@@ -31,17 +31,7 @@ class TensorflowHoldings:
             view = _HeapView(addresses)
             self.survivors = [*map(view.survivor, addresses)]
             """One for each address, in order."""
-            held = {id(each.item): each.item for one in self.survivors for each in one.holders}
-            self._graph_roots = {key: view.graph_root(item) for key, item in held.items()}
             self._handles = view.handle_sizes
-
-    def root(self, item: Any) -> GraphRoot:
-        """Return what is known of a variable that holds survivors.
-
-        Raises:
-            KeyError: it is not a variable that holds survivors.
-        """
-        return self._graph_roots[id(item)]
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return the handles of variables, which live as long as these."""
@@ -113,7 +103,9 @@ class _HeapView:
                 if each in self._holders and each not in self._unheld
             ),
             arrays=arrays,
-            holders=tuple(Holder(each, handle) for each in above if each is not None),
+            holders=tuple(
+                Holder(each, handle, self._described(each)) for each in above if each is not None
+            ),
             role=row.role,
             name="" if row.name < 0 else self._names[row.name],
             dtype=row.fact.dtype,
@@ -122,12 +114,17 @@ class _HeapView:
             words=TENSORFLOW,
         )
 
-    def graph_root(self, item: Any) -> GraphRoot:
-        """Return what is known of a variable that is a holder."""
-        row = self._rows.rows[self._rows.row_numbers[id(item)]]
-        fact, name = row.fact, "" if row.name < 0 else self._names[row.name]
-        sizes = fact.nbytes, fact.buffer_nbytes
-        return GraphRoot(fact.address, name, fact.dtype, fact.shape, *sizes, None)
+    def _described(self, variable: Any) -> Survivor:
+        row = self._rows.rows[self._rows.row_numbers[id(variable)]]
+        fact = row.fact
+        return Survivor(
+            address=fact.address,
+            size=fact.buffer_nbytes,
+            name="" if row.name < 0 else self._names[row.name],
+            dtype=fact.dtype,
+            shape=fact.shape,
+            shown=fact.nbytes,
+        )
 
     def _find_unheld(self, heap: Heap) -> None:
         """Find the tensors whose only holder in Python is an array that shows them."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.retention import GraphRoot, Holder, Retained, Survivor
+from tensorlens.frameworks.retention import Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
@@ -48,12 +48,6 @@ class Holdings:
             self.survivors = [view.survivor(address) for address in addresses]
             """One for each address, in order."""
             self._vertex_of = self._numbered(view.roots)
-            held = {id(holder.item) for each in self.survivors for holder in each.holders}
-            self._graph_roots = {
-                key: view.graph_root(vertex)
-                for key, vertex in self._vertex_of.items()
-                if key in held
-            }
             view.graph.release()
             del view
         wanted = frozenset(addresses)
@@ -62,14 +56,6 @@ class Holdings:
             root for root, own in zip(self._roots, memory, strict=True) if not own & wanted
         }
         self._below_others = self._graph.reach(self._other_roots)
-
-    def root(self, item: Any) -> GraphRoot:
-        """Return what is known of one of the survivors' holders.
-
-        Raises:
-            KeyError: it is not one of them.
-        """
-        return self._graph_roots[id(item)]
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return the memory that only ``roots`` keep alive, without their own.
@@ -170,19 +156,19 @@ class _HeapView:
             if address in self.sizes:
                 self._rows.setdefault(address, []).append(row)
 
-    def graph_root(self, vertex: int) -> GraphRoot:
-        """Return what is known of a root."""
+    def _described(self, vertex: int) -> Survivor:
+        """Describe a root."""
         scan, names = self.found.scan, self.names
         if vertex >= len(scan):
-            return GraphRoot(0, "", "", (), 0, 0, class_name(self.roots[vertex]))
+            return Survivor(0, 0, grad_fn=class_name(self.roots[vertex]))
         node = self.found.makers.get(vertex)
-        return GraphRoot(
+        return Survivor(
             address=self.graph.storage[vertex],
+            size=self.graph.nbytes[vertex],
             name="" if names.node[vertex] < 0 else names.names[names.node[vertex]],
             dtype=scan.dtypes[scan.dtype[vertex]],
             shape=scan.shapes[scan.shape[vertex]],
-            nbytes=scan.nbytes[vertex],
-            storage_nbytes=self.graph.nbytes[vertex],
+            shown=scan.nbytes[vertex],
             grad_fn=None if node is None else class_name(node),
         )
 
@@ -233,7 +219,8 @@ class _HeapView:
             for root, path in self._nearest.get(row, {}).items():
                 # a tensor that shows the block is no holder above it
                 if root not in rows and root not in found and len(found) < MAX_ROOTS:
-                    found[root] = Holder(self.roots[root], self.graph.references_of_path(path))
+                    references = self.graph.references_of_path(path)
+                    found[root] = Holder(self.roots[root], references, self._described(root))
         return tuple(found.values())
 
 
