@@ -38,7 +38,7 @@ class Facts:
 
 
 def advice(
-    paths: Sequence[ReferencePath], example: Example | None, facts: Facts | None = None
+    paths: Sequence[ReferencePath], example: Example, facts: Facts | None = None
 ) -> str | None:
     """Return what to do so that nothing is left behind; None if that is not sure.
 
@@ -48,12 +48,11 @@ def advice(
         example: the latest of the kept tensors.
         facts: other facts of the leak.
     """
-    facts = facts or Facts()
     if not paths or any(not path.references for path in paths):
         return None
     several = [path for path in paths if not _is_one_variable(path)]
-    remaining = [_Path(each.references, each.is_cut, facts) for each in several or paths]
-    found = [_of_path(each, example) for each in remaining]
+    known = example, facts or Facts()
+    found = [_of_path(_Path(each.references, each.is_cut, *known)) for each in several or paths]
     texts = dict.fromkeys(text for text in found if text is not None)
     return "; ".join(texts) if None not in found and len(texts) <= 2 else None
 
@@ -67,6 +66,7 @@ def _is_one_variable(path: ReferencePath) -> bool:
 class _Path:
     references: Sequence[Reference]
     is_cut: bool
+    example: Example
     facts: Facts
 
     def place(self, *kinds: str) -> int | None:
@@ -98,17 +98,13 @@ class _Path:
         return long and each.kind in ("item", "key") and not each.text.startswith("tuple")
 
 
-def _of_path(path: _Path, example: Example | None) -> str | None:
+def _of_path(path: _Path) -> str | None:
     if path.is_cut:
         # whoever holds the container, its items stay
         return _container(path)
-    text = _by_kind(path) or _optimizer(path) or _default(path)
-    if text is not None:
-        return text
-    text = None if example is None else _graph(path, example) or _small_view(path, example)
-    if text is None and example is not None and path.facts.words.number is not None:
-        text = _number(path, example) if path.facts.role in ("other", "activation") else None
-    return text or (_larger(path) if path.facts.is_replaced else _container(path))
+    causes = (_by_kind, _optimizer, _default, _graph, _small_view, _number_without_graph)
+    last = _larger if path.facts.is_replaced else _container
+    return next(filter(None, (cause(path) for cause in (*causes, last))), None)
 
 
 _KEEPS_ALL = "it keeps the graphs of all steps before"
@@ -166,8 +162,9 @@ def _default(path: _Path) -> str | None:
     return f"write {call} and make the container in the call: a default value is made only once"
 
 
-def _graph(path: _Path, example: Example) -> str | None:
+def _graph(path: _Path) -> str | None:
     """Return the advice on a tensor that has a graph below it, or is in one."""
+    example = path.example
     inside = path.place(*_OF_GRAPH)
     if inside is None and example.grad_fn is None:
         return None
@@ -182,7 +179,7 @@ def _graph(path: _Path, example: Example) -> str | None:
         if "." in carried and name_of(above[-1]).rpartition(".")[2] == carried.rpartition(".")[2]:
             return _detach(carried, is_whole=True)
     if inside is None and not example.below:
-        return _number(path, example)
+        return _number(path)
     if not above:
         return None
     if above[-1].text == "grad":
@@ -194,7 +191,7 @@ def _graph(path: _Path, example: Example) -> str | None:
         return _detach(path.facts.carried or name, is_whole=is_whole)
     # if bytes are below the example, all else hangs below it
     if _is_number(example) and (inside is None or example.below):
-        return _store(path, example, above[-1])
+        return _store(path, above[-1])
     if inside is None:
         calls = f"{name}.detach(), or compute it under torch.no_grad()"
     else:
@@ -208,24 +205,30 @@ def _detach(name: str, *, is_whole: bool) -> str:
     return f"{call} after each step: {_KEEPS_ALL}"
 
 
-def _number(path: _Path, example: Example) -> str | None:
+def _number_without_graph(path: _Path) -> str | None:
+    is_result = path.facts.role in ("other", "activation")
+    return _number(path) if is_result and path.facts.words.number is not None else None
+
+
+def _number(path: _Path) -> str | None:
     """Return the advice on single numbers without a graph, or with an emptied one."""
-    if not _is_number(example) or path.grows() is None:
+    if not _is_number(path.example) or path.grows() is None:
         return None
-    return _store(path, example, path.references[-1])
+    return _store(path, path.references[-1])
 
 
-def _store(path: _Path, example: Example, last: Reference) -> str:
+def _store(path: _Path, last: Reference) -> str:
     """Return the advice to keep a number in place of a tensor that ``last`` leads to."""
     # a hook does not keep the variable that the line assigns
     made = None if path.place("hook") is not None else path.facts.variable
     name = name_of(last, made or "tensor")
     call = (path.facts.words.number or "{}.item()").format(name)
-    graph = ", which keeps the autograd graph of its step" if example.grad_fn else ""
+    graph = ", which keeps the autograd graph of its step" if path.example.grad_fn else ""
     return f"store {call} instead of the tensor{graph}"
 
 
-def _small_view(path: _Path, example: Example) -> str | None:
+def _small_view(path: _Path) -> str | None:
+    example = path.example
     if example.nbytes >= _SMALL_VIEW * example.storage_nbytes:
         return None
     shown, storage = format_bytes(example.nbytes), format_bytes(example.storage_nbytes)

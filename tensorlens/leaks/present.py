@@ -42,11 +42,11 @@ _UNKNOWN = "unknown: in use at the end, made once, or no tensor that is known to
 _FURTHER = "... "
 """Beginning of a path whose root is not known."""
 
-_EXAMPLE = ("shape", "dtype", "nbytes", "storage_nbytes", "grad_fn", "age", "below")
+_EXAMPLE = ("dtype", "nbytes", "storage_nbytes", "grad_fn", "age", "below", "below_tensors")
 _FRACTIONS = ("tensors_per_step", "bytes_per_step")
 _COLUMNS = (
     *("kind", "certainty", "device", "role", *_FRACTIONS, "born", "source", "path", "other_paths"),
-    *("reason", "advice", "example", *_EXAMPLE, "below_tensors"),
+    *("reason", "advice", "example", "shape", *_EXAMPLE),
 )
 """Columns from ``example`` on are the example's, with ``below`` in bytes and ``age`` in steps.
 Several paths are joined by `` | ``."""
@@ -223,11 +223,6 @@ def _other(other: Growth) -> Iterator[Fact]:
 
 def _row(leak: Leak) -> tuple[str | int | float | None, ...]:
     example = leak.example
-    own: tuple[str | int | None, ...] = (None,) * (len(_EXAMPLE) + 2)
-    if example is not None:
-        kept = (example.name, str(example.shape), example.dtype, example.nbytes)
-        more = (example.storage_nbytes, example.grad_fn, example.age)
-        own = (*kept, *more, example.below, example.below_tensors)
     return (
         str(leak.kind),
         str(leak.certainty),
@@ -241,5 +236,7 @@ def _row(leak: Leak) -> tuple[str | int | float | None, ...]:
         " | ".join(map(str, leak.paths[1:])) or None,
         leak.reason,
         leak.advice,
-        *own,
+        None if example is None else example.name,
+        None if example is None else str(example.shape),
+        *(getattr(example, name, None) for name in _EXAMPLE),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.loop_steps import Steps
@@ -81,19 +81,19 @@ def _by_line(steps: Steps) -> list[LineResidue]:
     for block in steps.left() or ():
         if block.step == 0:
             births.setdefault(block.birth, []).append(block)
+    if not births:
+        return []
+    sizes = {birth: sum(block.size for block in own) for birth, own in births.items()}
+    lines = sorted(births, key=lambda birth: -sizes[birth])
+    largest = [max(births[birth], key=lambda block: block.size) for birth in lines[:_MAX_LINES]]
+    survivors = steps.holdings([block.address for block in largest]).survivors
+    survivors += [Survivor(0, 0)] * (len(lines) - len(largest))
     found = []
-    for birth, own in births.items():
-        line = steps.line(birth)
-        nbytes = sum(block.size for block in own)
-        found.append(LineResidue(steps.device(birth), nbytes, len(own), line, source_of(line)))
-    lines = sorted(zip(found, births.values(), strict=True), key=lambda pair: -pair[0].nbytes)
-    largest = [max(own, key=lambda block: block.size).address for _, own in lines[:_MAX_LINES]]
-    survivors = steps.holdings(largest).survivors if lines else []
-    shown = [
-        replace(each, name=known.name, dtype=known.dtype, shape=known.shape, path=path)
-        for (each, _), known, path in zip(lines, survivors, _paths(survivors), strict=False)
-    ]
-    return [*shown, *(each for each, _ in lines[len(shown) :])]
+    for birth, known, path in zip(lines, survivors, _paths(survivors), strict=True):
+        line, device = steps.line(birth), steps.device(birth)
+        facts = device, sizes[birth], len(births[birth]), line, source_of(line)
+        found.append(LineResidue(*facts, known.name, known.dtype, known.shape, path))
+    return found
 
 
 def _paths(survivors: Sequence[Survivor]) -> list[str]:

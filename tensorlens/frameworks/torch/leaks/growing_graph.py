@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.graph import maker_of, nodes_below
+from tensorlens.frameworks.host.loop_steps import Steps
+from tensorlens.frameworks.retention import GrowingGraph
+from tensorlens.frameworks.torch.census.graph import maker_of, nodes_below, storage_address
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
 
@@ -25,10 +27,11 @@ _MIN_STEPS, _MIN_NODES = 4, 2
 """Minimum of steps that are seen, and of the median of the nodes that each adds."""
 
 
-def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
-    """Return the live tensor whose graph grew most in a loop's steps, and its nodes a step.
+def growing_graph(steps: Steps, begin: int, made: int) -> GrowingGraph | None:
+    """Return the live tensor whose graph grew most in a loop's steps, if one did.
 
     Args:
+        steps: the followed steps, which know the lines.
         begin: number of the first node that this thread could make in them.
         made: number of these steps.
     """
@@ -54,7 +57,9 @@ def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
         best = max(counts, key=counts.__getitem__, default=None)
         if best is None or counts[best] < _MIN_NODES:
             return None
-        return roots[best], counts[best]
+        tensor = roots[best]
+    line = steps.line_at(storage_address(tensor))
+    return GrowingGraph(tensor, counts[best], line, torch._C.TensorBase.numel(tensor) == 1)
 
 
 def _numbers(roots: Iterable[Any], wanted: range, can_read: Callable[[], bool]) -> dict[Any, int]:

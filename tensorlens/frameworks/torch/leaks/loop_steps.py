@@ -28,7 +28,6 @@ from tensorlens.frameworks.torch.accelerators import (
 )
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.cuda_blocks import Block, allocated_blocks
-from tensorlens.frameworks.torch.census.graph import storage_address
 from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
 from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
@@ -98,13 +97,7 @@ class TorchSteps(Steps):
         from tensorlens.frameworks.torch.leaks import growing_graph
 
         begin = self._second_step
-        found = None if begin is None else growing_graph.growing_graph(begin, made - 1)
-        if found is None:
-            return None
-        tensor, nodes_per_step = found
-        line = self.line_at(storage_address(tensor))
-        is_number = torch._C.TensorBase.numel(tensor) == 1
-        return GrowingGraph(tensor, nodes_per_step, line, is_number)
+        return None if begin is None else growing_graph.growing_graph(self, begin, made - 1)
 
     def close(self) -> None:
         """Stop following."""
