@@ -31,7 +31,6 @@ class Steps:
         self._counter = counter
         self._allocator = allocator
         self._reason = reason
-        self._lines: dict[int, SourceLine | None] = {-1: None}
         self._begun: list[int] = []
         """Eras in which this loop's steps began: several loops may be followed at once."""
         self._stride = 1
@@ -67,12 +66,9 @@ class Steps:
 
     def line(self, birth: int) -> SourceLine | None:
         """Return the line with a number in the figures, if known."""
-        if birth not in self._lines:
-            found = self._line(birth)
-            if found is None:
-                return None
-            self._lines[birth] = found
-        return self._lines[birth]
+        if birth < 0 or self._allocator is None:
+            return None
+        return SourceLine(*self._allocator.birth_line(birth))
 
     def line_at(self, address: int) -> SourceLine | None:
         """Return the line that allocated the block at an address in the steps, if known."""
@@ -113,11 +109,6 @@ class Steps:
         found = self._allocator.living(since)
         sizes = found.size
         return [*map(LeftBlock, found.address, sizes, found.birth, found.era, sizes)]
-
-    def _line(self, birth: int) -> SourceLine | None:
-        if self._allocator is None:
-            return None
-        return SourceLine(*self._allocator.birth_line(birth))
 
     def _figures(self, devices: Mapping[str, Counter]) -> StepFigures:
         """Return the allocated memory: by line on the host, as sums on devices."""

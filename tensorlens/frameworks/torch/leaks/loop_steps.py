@@ -78,6 +78,10 @@ class TorchSteps(Steps):
         lines = {**found.lines, **self._devices.lines()}
         return StepFigures(found.allocated, found.reserved, lines, self._devices.asked())
 
+    def line(self, birth: int) -> SourceLine | None:
+        """Return the line with a number in the figures, if known."""
+        return self._devices.line(birth) if birth >> _BITS > 0 else super().line(birth)
+
     def device(self, birth: int) -> str:
         """Return the device of the blocks of a line."""
         return _name_of(abs(birth) >> _BITS)
@@ -115,11 +119,6 @@ class TorchSteps(Steps):
         if on_host is None or on_devices is None:
             return on_devices if on_host is None else on_host
         return on_host + on_devices
-
-    def _line(self, birth: int) -> SourceLine | None:
-        if birth >> _BITS == 0:
-            return super()._line(birth)
-        return self._devices.line(birth)
 
 
 def is_possible() -> bool:
@@ -209,7 +208,7 @@ class DeviceSteps:
 
     def line(self, number: int) -> SourceLine | None:
         """Return the line with a number, if known."""
-        if self._table is None or number < 0:
+        if self._table is None:
             return None
         return SourceLine(*self._table.birth_line(number % (1 << _BITS)))
 
