@@ -101,16 +101,14 @@ def _look(watched: LoopSamples) -> _Look:
         groups.sort(key=lambda group: -group.nbytes)
         found = memory.describe(groups[:_MAX_GROUPS])
         del memory
-    known = frozenset(each.birth for group in groups for each in group.held)
-    skipped = [group.judgement.bytes_per_step for group in groups[_MAX_GROUPS:]]
-    skipped_births = {birth for group in groups[_MAX_GROUPS:] for birth in group.births}
+    births = [each.births.keys() for each in groups]
+    skipped = [each.judgement.bytes_per_step for each in groups[_MAX_GROUPS:]]
     del groups
-    found += _replaced(watched, known)
-    found, rest = _without_consumed(watched, found)
+    found += _replaced(watched, frozenset().union(*births))
+    found = _without_consumed(watched, found)
     explained = _explained(found)
-    explained.births.update(skipped_births)
-    rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
-    return _Look(watched, found, explained, rest, skipped)
+    explained.births.update(*births[_MAX_GROUPS:])
+    return _Look(watched, found, explained, unexplained(watched, explained), skipped)
 
 
 def _collect(looks: Sequence[_Look]) -> list[set[int]]:
@@ -192,13 +190,10 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bo
     return 2 * gained >= left and may_climb(levels)
 
 
-def _without_consumed(
-    watched: LoopSamples, found: list[RetainedGroup]
-) -> tuple[list[RetainedGroup], dict[int, Levels]]:
+def _without_consumed(watched: LoopSamples, found: list[RetainedGroup]) -> list[RetainedGroup]:
     """Drop groups that lost blocks: they are judged as populations.
 
-    Of such a group blocks of each step are left, but fewer of earlier steps. Return the other
-    groups, and the levels that they do not explain.
+    Of such a group blocks of each step are left, but fewer of earlier steps.
     """
     lines = unexplained(watched, _explained(found))
     levels = unexplained(watched, KnownGrowth())
@@ -211,9 +206,7 @@ def _without_consumed(
         is_freed = each.birth in lines and lines[each.birth].blocks_growth < 0
         return is_freed and not is_even and climbs(levels[each.birth].blocks)
 
-    others = [each for each in found if not is_consumed(each)]
-    is_same = len(others) == len(found)
-    return others, lines if is_same else unexplained(watched, _explained(others))
+    return [each for each in found if not is_consumed(each)]
 
 
 def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
