@@ -12,7 +12,7 @@ from tensorlens.frameworks.retention import LeftBlock
 from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.interpreter import paused_collector
 from tensorlens.leaks.growth.groups import Group, candidates, groups_of, left_by_step
-from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
+from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, climbs, judge, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
 from tensorlens.leaks.growth.retained import Fate, RetainedGroup, RetainedMemory
 from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, grown_lines, unexplained
@@ -157,7 +157,7 @@ def _without_garbage(found: RetainedGroup, freed: set[int]) -> RetainedGroup:
         return replace(found, cycle=None)
     if left and found.fate in (Fate.REPLACED, Fate.CONSUMED):
         return found
-    if judgement.certainty == NONE:
+    if judgement is None:
         return replace(found, fate=Fate.GARBAGE)
     below = found.bytes_per_step - found.judgement.bytes_per_step
     nbytes = judgement.bytes_per_step + below

@@ -57,7 +57,6 @@ class Certainty(StrEnum):
     CERTAIN = "certain"
     LIKELY = "likely"
     UNCLEAR = "unclear"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from tensorlens.frameworks.retention import LeftBlock
-from tensorlens.leaks.growth.growth_test import NONE, Judgement, LeftOfStep, judge
+from tensorlens.leaks.growth.growth_test import Judgement, LeftOfStep, judge
 from tensorlens.leaks.watched_loop import Span
 
 _BY_SIZE, _BY_LINE = attrgetter("birth", "size"), attrgetter("birth")
@@ -82,7 +82,7 @@ def candidates(blocks: Sequence[LeftBlock], span: Span) -> list[LeftBlock]:
     for each in blocks:
         by_line.setdefault(each.birth, []).append(each)
     judged = ((each, judge(left_by_step(each), span)) for each in by_line.values())
-    return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
+    return [block for each, judgement in judged if judgement is not None for block in each]
 
 
 def groups_of(held: Sequence[LeftBlock], span: Span) -> list[Group]:
@@ -118,7 +118,7 @@ def _growing_groups(
         held = []
         for several in alike.values():
             judgement = judge(left_by_step(several), span)
-            if judgement.certainty == NONE:
+            if judgement is None:
                 held += several
             else:
                 wanted = [each for each in several if each.step in span.before_last]
@@ -134,10 +134,11 @@ def merge_groups(groups: Sequence[Group], labels: Sequence[Hashable], span: Span
     found = []
     for several in alike.values():
         held = [each for group in several for each in group.held]
-        judgement = several[0].judgement
-        if len(several) > 1:
-            judgement = judge(left_by_step(held), span)
-        found.append(Group(held, judgement, several[0].is_below))
+        judgement = judge(left_by_step(held), span) if len(several) > 1 else None
+        if judgement is None:
+            found += several
+        else:
+            found.append(Group(held, judgement, several[0].is_below))
     return found
 
 

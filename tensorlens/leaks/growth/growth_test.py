@@ -10,8 +10,7 @@ from statistics import median
 from tensorlens.leaks.report import Certainty
 from tensorlens.leaks.watched_loop import Span
 
-CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
-UNCLEAR, NONE = Certainty.UNCLEAR, Certainty.NONE
+CERTAIN, LIKELY, UNCLEAR = Certainty.CERTAIN, Certainty.LIKELY, Certainty.UNCLEAR
 
 _MIN_STEPS = 3
 """Steps that must be judged before anything is called certain."""
@@ -36,7 +35,6 @@ class Judgement:
     """Certainty that something grows steadily, with the reason."""
 
     certainty: Certainty
-    """:data:`NONE` if it does not grow."""
     tensors_per_step: float
     bytes_per_step: float
     reason: str
@@ -44,8 +42,8 @@ class Judgement:
     """Fraction of the steps that left something behind."""
 
 
-def judge(left: Mapping[int, LeftOfStep], span: Span) -> Judgement:
-    """Judge whether every step leaves something behind.
+def judge(left: Mapping[int, LeftOfStep], span: Span) -> Judgement | None:
+    """Judge whether every step leaves something behind; None if it does not grow.
 
     Blocks of the latest steps may still be in use: a batch ahead, the last result. So blocks of the
     earliest steps decide: a list that is cleared now and then, or a buffer of the last few steps,
@@ -56,29 +54,19 @@ def judge(left: Mapping[int, LeftOfStep], span: Span) -> Judgement:
         left: number of a step to its blocks that are left, without steps that left nothing.
         span: the watched steps.
     """
-    steps = span.judged
-    made = [left.get(step) for step in steps]
-    found = [each for each in made if each is not None]
-    count, held = len(steps), len(found)
-    if not found or not count:
-        return Judgement(NONE, 0.0, 0.0, "nothing is left of the earlier steps")
+    places = [place for place, step in enumerate(span.judged) if step in left]
+    found = [left[step] for step in span.judged if step in left]
+    count, held = len(span.judged), len(found)
+    if not found:
+        return None
     if held == count:
         return _of_every_step(found, span)
     regular = _regular(left, span)
     if regular is not None:
         return regular
-    places = [place for place, each in enumerate(made) if each is not None]
-    first, last = places[0], places[-1]
-    if held == 1:
-        return Judgement(NONE, 0.0, 0.0, f"only step {steps[first]} left something behind")
-    if last - first + 1 == held and first > 0:
-        text = f"only the latest {held} of {count} steps are still there"
-        return Judgement(NONE, 0.0, 0.0, text)
-    if last - first + 1 == held:
-        return Judgement(NONE, 0.0, 0.0, f"nothing is left of the steps after step {steps[last]}")
-    if _is_once_and_latest(places, count):
-        text = f"only step {steps[first]} and the latest left something behind"
-        return Judgement(NONE, 0.0, 0.0, text)
+    if places[-1] - places[0] + 1 == held or _is_once_and_latest(places, count):
+        # made once, or by steps that have stopped, or by the latest alone
+        return None
     tensors = sum(each.tensors for each in found) / span.judged_steps
     nbytes = sum(each.nbytes for each in found) / span.judged_steps
     text = f"{held} of {span.words(count)} left something behind: run more steps to tell"

@@ -11,7 +11,6 @@ from tensorlens.leaks.growth.containers import bounds_of, container_path
 from tensorlens.leaks.growth.groups import Group, latest_of, left_by_step, name_key
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
-    NONE,
     UNCLEAR,
     Judgement,
     climbs,
@@ -67,7 +66,7 @@ def populations(
     }
     shrinking = [levels for levels in all_lines.values() if levels.blocks_growth < 0]
     several = [*lines.values()]
-    if not several or all(_climb_certainty(each) == NONE for each in (*several, total(several))):
+    if not several or not any(map(_climb_certainty, (*several, total(several)))):
         return [], set()
     blocks = [
         each
@@ -102,18 +101,18 @@ def _judged_as_leak(
     left = left_by_step(blocks)
     judgement = judge(left, watched.span)
     kept = sum(left[step].tensors for step in watched.span.judged if step in left)
-    if judgement.certainty != CERTAIN or kept != levels.blocks_growth:
+    if judgement is None or judgement.certainty != CERTAIN or kept != levels.blocks_growth:
         return found
     known = replace(found.judgement, certainty=CERTAIN, reason=judgement.reason)
     return replace(found, judgement=known, fate=Fate.KEPT)
 
 
-def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
+def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty | None:
     """Judge whether ever more blocks live, also in sum with any one of the ``shrinking`` lines."""
     several = [levels, *(total([levels, each]) for each in shrinking)]
     if all(climbs(each.blocks) for each in several):
         return CERTAIN
-    return UNCLEAR if all(may_climb(each.blocks) for each in several) else NONE
+    return UNCLEAR if all(may_climb(each.blocks) for each in several) else None
 
 
 def _is_most(population: _Population, birth: int, blocks: Sequence[LeftBlock]) -> bool:

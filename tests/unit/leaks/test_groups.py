@@ -1,5 +1,5 @@
 from tensorlens.frameworks import Holder, LeftBlock, Survivor
-from tensorlens.leaks import Span, groups
+from tensorlens.leaks import Span, groups, growth_test
 
 SPAN = Span(made=8, warmup_steps=2)
 """Steps 2 to 6 are judged."""
@@ -59,3 +59,14 @@ def test_graph_below_a_bounded_tensor_is_one_group():
     assert group.is_below
     assert group.judgement.tensors_per_step == 2
     assert set(group.births) == {1, 2}
+
+
+def test_groups_that_together_seem_to_have_ended_stay_apart():
+    def group(*made):
+        held = [LeftBlock(100 + step, 16, 1, step, 16) for step in made]
+        return groups.Group(held, growth_test.judge(groups.left_by_step(held), SPAN))
+
+    several = [group(2, 3, 5), group(2, 4)]
+    assert [each.judgement.certainty for each in several] == ["unclear", "unclear"]
+    assert growth_test.judge(groups.left_by_step(several[0].held + several[1].held), SPAN) is None
+    assert groups.merge_groups(several, ["list", "list"], SPAN) == several
