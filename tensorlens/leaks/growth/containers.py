@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.growth.groups import Group
@@ -62,9 +63,5 @@ def bounds_of(
 
 
 def _common(mine: Sequence[Reference], other: Sequence[Reference]) -> int:
-    count = 0
-    for first, second in zip(mine, other, strict=False):
-        if first.text != second.text:
-            break
-        count += 1
-    return count
+    pairs = zip(mine, other, strict=False)
+    return len([*takewhile(lambda pair: pair[0].text == pair[1].text, pairs)])
