@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rendered_estimates import MIB
 from tensorlens import MaxBatch, Recording, TensorlensError, load
 from tensorlens.cli import main
 from tensorlens.planning import estimate as estimating
+from tensorlens.planning.estimate import LargestBatch
 from tensorlens.units import parse_bytes
 
 _CAPACITIES = {"large": "1GiB", "tight": "446MiB", "small": "400MiB"}
@@ -40,8 +42,9 @@ class Asked:
         self.calls.append((program, options))
         capacity = parse_bytes(options["capacity"] or _CAPACITIES[options["card"]])
         batch = 2 if capacity >= 446 * MIB else 0
-        tried = {each: estimates.training(capacity=capacity) for each in (1, 2, 3)}
-        return MaxBatch(batch, capacity, tried, reaches_end=False)
+        largest = LargestBatch(batch, capacity, 3 if batch else 1, 446 * MIB)
+        answer = replace(estimates.training(capacity=capacity), largest=largest)
+        return MaxBatch(answer, {batch: answer})
 
 
 @pytest.fixture

@@ -264,7 +264,7 @@ def test_unshared_gradients_accumulate_in_place(program):
 def test_estimate_is_independent_of_earlier_ones():
     with Runner() as runner:
         first, _, again = (
-            api.request(named, device="cpu", arguments={"name": name}).ask(runner)
+            api.request(named, device="cpu", arguments={"name": name}).run(runner)
             for name in ("tied", "residual", "tied")
         )
     assert first.peak_allocated == again.peak_allocated

@@ -12,7 +12,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status
 from tensorlens.planning.estimate.api import StepsRequest
-from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
+from tensorlens.planning.estimate.batches import largest_that_fits, search_largest_batch
 from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
@@ -99,7 +99,7 @@ def run_estimate(
         # an option may leave traces in a process of torch: each option gets one of its own
         with Runner() if request.job.framework == "torch" else shared_runner() as processes:
             largest = _largest_estimated_batch(request, lowest, highest, processes)
-            answer = request.ask(processes)
+            answer = request.run(processes)
     except ProgramFailed as error:
         return error.failure
     except UsageError as error:
@@ -135,21 +135,14 @@ def _largest_estimated_batch(
         return LargestBatch(None, missing="estimated for cuda only")
     if request.job.batch is None:
         return NO_BATCH
-    found = largest_batch(
-        lambda batch: request.with_argument("", batch).ask(runner),
-        spec.capacity,
-        lowest,
-        highest,
-        multiple=request.job.variant.settings.get("accumulate", 1),
-    )
+    multiple = request.job.variant.settings.get("accumulate", 1)
+    found = search_largest_batch(request, runner, lowest, highest, multiple=multiple)
     largest, beyond = found.estimate.largest, ""
     assert largest is not None
     if largest.next_needed is not None:
         beyond = f"{largest.next_batch:,} would need {format_bytes(largest.next_needed)}"
     elif largest.is_limit:
         beyond = _LIMIT
-    if largest.batch is None:
-        return LargestBatch(None, missing=beyond)
     return LargestBatch(largest.batch, beyond)
 
 

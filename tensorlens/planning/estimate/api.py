@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
@@ -22,6 +22,27 @@ from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Failure, Job, Mode, Reason, Variant
 
 
+class KerasOptions(TypedDict, total=False):
+    """Options of a Keras model; :func:`estimate` describes them."""
+
+    batch_size: int
+    run_eagerly: bool | None
+    optimizer: Any
+    loss: Any
+    policy: str | None
+    input_shape: Any
+    input_dtype: str | None
+
+
+class ProgramOptions(KerasOptions, total=False):
+    """Options of a program, whatever the device; :func:`estimate` describes them."""
+
+    steps: int
+    settings: str | None
+    arguments: Mapping[str, Any] | None
+    world_size: int
+
+
 def estimate(
     make_step: MakeStep | Any,
     *,
@@ -33,7 +54,7 @@ def estimate(
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,
     script_args: Sequence[str] = (),
-    **of_keras: Any,
+    **keras_options: Unpack[KerasOptions],
 ) -> Estimate:
     """Predict the GPU memory of a program's training steps without the GPU.
 
@@ -54,7 +75,7 @@ def estimate(
         arguments: keyword arguments of ``make_step``.
         world_size: number of processes that train together; the figures are of one.
         script_args: ``sys.argv[1:]`` of a script.
-        of_keras: options of a Keras model: ``batch_size`` (32); to compile it differently,
+        keras_options: those of a Keras model: ``batch_size`` (32); to compile it differently,
             ``optimizer``, ``loss``, ``policy`` (``"mixed_float16"``), ``run_eagerly``; if it has
             none of its own, ``input_shape`` without the batch, and ``input_dtype``.
 
@@ -72,10 +93,10 @@ def estimate(
         arguments=arguments,
         world_size=world_size,
         script_args=script_args,
-        **of_keras,
+        **keras_options,
     )
     with shared_runner(keeps=True) as runner:
-        return asked.ask(runner)
+        return asked.run(runner)
 
 
 def estimate_cards(
@@ -96,7 +117,7 @@ def estimate_cards(
         raise UsageError(f'cards={cards!r}: give a list of names: ["t4", "a100-80gb"]')
     requests = [request(make_step, card=card, **options) for card in cards]
     with Runner() as runner:
-        answers = [each.ask(runner) for each in requests]
+        answers = [each.run(runner) for each in requests]
     return {"" if each.card is None else each.card.name: each for each in answers}
 
 
@@ -111,12 +132,11 @@ def request(
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,
     script_args: Sequence[str] = (),
-    **of_keras: Any,
-) -> StepsRequest | KerasRequest:
+    **keras_options: Unpack[KerasOptions],
+) -> Request:
     """Check the arguments of :func:`estimate` and return the request."""
     spec = device_spec(device, card, capacity)
     settings = allocator_settings(settings)
-    own = checked_arguments(arguments)
     for name, number in {"steps": steps, "world_size": world_size}.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise UsageError(f"{name}={number!r}: it is a number, at least 1")
@@ -126,11 +146,12 @@ def request(
                 "arguments, script_args and world_size are for a make_step, and this is a Keras"
                 " model"
             )
-        return keras_request(target, spec, **of_keras)
-    check_options(of_keras)
+        return keras_request(target, spec, keras_options)
+    check_options(keras_options)
     found = program(target, script_args)
-    job = Job(found.name, found, Variant({}, own), "torch", search_path())
-    job = replace(job, steps=steps, world_size=world_size, of_keras=of_keras)
+    variant = Variant(arguments=checked_arguments(arguments))
+    job = Job(found.name, found, variant, "torch", search_path())
+    job = replace(job, steps=steps, world_size=world_size, keras_options=keras_options)
     return StepsRequest(job, spec, settings)
 
 
@@ -154,8 +175,6 @@ def allocator_settings(given: str | None) -> str:
 
 BATCHES = ("", "batch", "batch_size")
 """Names of the batch argument; the empty name means the first argument."""
-_TRACE_NAMES = {"batch_size": "batch", "run_eagerly": "eager"}
-"""Arguments to their names in ``TraceRequest``."""
 
 
 @dataclass(frozen=True)
@@ -163,19 +182,19 @@ class StepsRequest:
     """Request for a program's steps: torch's run on fake tensors, TensorFlow's are traced."""
 
     job: Job
-    """The job, without mode, device and options of Keras models."""
+    """The job, without mode and device."""
     spec: DeviceSpec
     settings: str
 
-    def ask(self, runner: Runner) -> Estimate:
+    def run(self, runner: Runner) -> Estimate:
         """Run the job and return the estimate."""
         job, spec = self.job, self.spec
         if job.program.is_script and job.variant.arguments:
             raise UsageError(_of_script(job.name, *job.variant.arguments))
-        given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
-        of_keras = {_TRACE_NAMES.get(name, name): each for name, each in given.items()}
+        given = {} if job.batch is None else {"batch_size": job.batch}
+        options = {**job.keras_options, **given}
         mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
-        asked = replace(job, mode=mode, device=spec.kind, card=spec.card, of_keras=of_keras)
+        asked = replace(job, mode=mode, device=spec.kind, card=spec.card, keras_options=options)
         with progress(job.name, "step", job.steps) as done:
             trace = runner.run(asked, lambda count: done(count, ""))
         if isinstance(trace, Failure):
@@ -185,15 +204,15 @@ class StepsRequest:
         assert isinstance(trace, Trace)
         if trace.batch is None and job.batch is not None and job.program.is_script:
             raise UsageError(_of_script(job.name, "batch"))
-        if trace.batch is None and job.of_keras:
+        if trace.batch is None and job.keras_options:
             raise UsageError(
-                f"{', '.join(job.of_keras)}: these are arguments of Keras models, and"
+                f"{', '.join(job.keras_options)}: these are arguments of Keras models, and"
                 f" {job.name} makes none"
             )
         return assemble(trace, spec, job.name, self.settings)
 
-    def with_argument(self, name: str, value: int) -> StepsRequest:
-        """Return the request with another argument of the program's function."""
+    def with_argument(self, value: int, name: str = "") -> StepsRequest:
+        """Return the request with another value of an argument; without a name, of the first."""
         if name in BATCHES:
             return replace(self, job=replace(self.job, batch=value, batch_argument=name))
         variant = self.job.variant
@@ -205,32 +224,20 @@ def _of_script(name: str, *arguments: str) -> str:
     return f"{name} is a script, which takes no {', '.join(arguments)}: give a function"
 
 
-_KERAS_OPTIONS = (
-    *("batch_size", "run_eagerly"),
-    *("optimizer", "loss", "policy", "input_shape", "input_dtype"),
-)
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Check the options of a Keras model."""
-    for name in options.keys() - set(_KERAS_OPTIONS):
-        known = difflib.get_close_matches(name, _KERAS_OPTIONS, n=1, cutoff=0.5) or _KERAS_OPTIONS
-        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
+    known = [*KerasOptions.__annotations__]
+    for name in options.keys() - set(known):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or known
+        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(near)}")
     batch = options.get("batch_size", 1)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch_size={batch!r}: how many samples a step has, at least 1")
 
 
-def keras_request(
-    model: Any,
-    spec: DeviceSpec,
-    *,
-    batch_size: int = 32,
-    run_eagerly: bool | None = None,
-    **options: Any,
-) -> KerasRequest:
+def keras_request(model: Any, spec: DeviceSpec, options: KerasOptions) -> KerasRequest:
     """Check the arguments of an estimate of a Keras model and return the request."""
-    check_options({"batch_size": batch_size, **options})
+    check_options(options)
     backend = kinds.backend()
     if backend == "torch":
         raise UsageError(
@@ -244,8 +251,7 @@ def keras_request(
         )
     if not getattr(model, "compiled", False) and options.get("loss") is None:
         raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
-    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
-    return KerasRequest(model, batch_size, {**options, "eager": eager}, spec)
+    return KerasRequest(model, options, spec)
 
 
 @dataclass(frozen=True)
@@ -253,19 +259,17 @@ class KerasRequest:
     """Request for the train step of a Keras model."""
 
     model: Any
-    batch: int
-    options: Mapping[str, Any]
-    """Fields of ``TraceRequest``."""
+    options: KerasOptions
     spec: DeviceSpec
 
-    def ask(self, runner: Runner) -> Estimate:
+    def run(self, runner: Runner) -> Estimate:
         """Trace the step in this process and return the estimate."""
         # a Keras model has imported TensorFlow already
         from tensorlens.planning.tensorflow.tracing import TraceRequest
         from tensorlens.planning.tensorflow.train_step import train_step_trace
 
         spec = self.spec
-        asked = TraceRequest(self.batch, device=spec.kind, card=spec.card, **self.options)
+        asked = TraceRequest(**self.options, device=spec.kind, card=spec.card)
         try:
             trace = train_step_trace(self.model, asked)
         except TensorlensError:
@@ -276,10 +280,13 @@ class KerasRequest:
             ) from error
         return assemble(trace, replace(spec, device=spec.kind), self.model.name)
 
-    def with_argument(self, name: str, value: int) -> KerasRequest:
+    def with_argument(self, value: int, name: str = "") -> KerasRequest:
         """Return the request with another batch, the only argument of a model."""
         if name not in BATCHES:
             raise UsageError(
                 f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
             )
-        return replace(self, batch=value)
+        return replace(self, options={**self.options, "batch_size": value})
+
+
+Request = StepsRequest | KerasRequest

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, Unpack
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.card import Card, find_card
-from tensorlens.planning.estimate.api import request
+from tensorlens.planning.estimate.api import ProgramOptions, Request, request
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
-from tensorlens.planning.estimate.target import STEPS, MakeStep
-from tensorlens.planning.processes import shared_runner
+from tensorlens.planning.estimate.target import MakeStep
+from tensorlens.planning.processes import Runner, shared_runner
 from tensorlens.planning.progress import progress
 
 MAX_TRIED = 1 << 24
@@ -23,9 +23,9 @@ MAX_TRIED = 1 << 24
 _RATIO = 16
 """Largest ratio of the next batch to the last one that fits."""
 
-_LAST_LINEAR_TRY = 6
-"""While all fit, the tries that follow the third to this one go by a line through the figures; in
-other tries the batch at least doubles."""
+_LINEAR = range(3, 7)
+"""Numbers of known batches, all of which fit, from which the next one is where a line reaches the
+capacity; with fewer or more known it at least doubles."""
 
 
 def largest_that_fits(
@@ -59,8 +59,8 @@ def largest_that_fits(
         while too_large - fitting > 1:
             reach = _reach(tried, fitting, capacity)
             if too_large > highest:
-                is_linear = 2 < len(tried) <= _LAST_LINEAR_TRY
-                wanted = min(reach + 1 if is_linear else max(reach, 2 * fitting), _RATIO * fitting)
+                further = reach + 1 if len(tried) in _LINEAR else max(reach, 2 * fitting)
+                wanted = min(further, _RATIO * fitting)
             elif len(tried) % 2:
                 wanted = reach
             elif too_large > 4 * fitting:
@@ -91,59 +91,21 @@ def _reach(tried: Mapping[int, int | None], fitting: int, capacity: int) -> int:
 class MaxBatch(int):
     """The largest batch that fits; 0 if even the smallest does not."""
 
-    capacity: int
-    """Bytes of the card, context included."""
+    estimate: Estimate
+    """That of the largest batch, or of the smallest tried if none fits; its
+    :attr:`~tensorlens.Estimate.largest` has the capacity and the next batch."""
     estimates: Mapping[int, Estimate]
     """Every batch that was tried."""
-    reaches_end: bool
-    """Whether the largest batch to try fits."""
-    surely: bool
-    """Whether upper bounds were compared with the capacity."""
 
-    def __new__(
-        cls,
-        batch: int,
-        capacity: int,
-        estimates: Mapping[int, Estimate],
-        reaches_end: bool,
-        surely: bool = False,
-    ) -> MaxBatch:
-        """Return the batch with its estimates."""
-        self = super().__new__(cls, batch)
-        self.capacity, self.estimates, self.reaches_end = capacity, estimates, reaches_end
-        self.surely = surely
+    def __new__(cls, estimate: Estimate, estimates: Mapping[int, Estimate]) -> MaxBatch:
+        """Return the largest batch of an estimate."""
+        assert estimate.largest is not None
+        self = super().__new__(cls, estimate.largest.batch)
+        self.estimate, self.estimates = estimate, estimates
         return self
 
-    @property
-    def estimate(self) -> Estimate:
-        """The estimate of the largest batch, or of the smallest tried if none fits."""
-        beyond = min((each for each in self.estimates if each > self), default=None)
-        compared = "high" if self.surely else "point"
-        needs = {
-            batch: int(getattr(each.needed, compared))
-            for batch, each in sorted(self.estimates.items())
-        }
-        return replace(
-            self.estimates[int(self) or min(self.estimates)],
-            largest=LargestBatch(
-                batch=int(self),
-                capacity=self.capacity,
-                next_batch=beyond,
-                next_needed=None if beyond is None else needs[beyond],
-                is_limit=self.reaches_end,
-                is_uneven=any(more < less for less, more in pairwise(needs.values())),
-                is_sure=self.surely,
-            ),
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MaxBatch, (
-            int(self),
-            self.capacity,
-            self.estimates,
-            self.reaches_end,
-            self.surely,
-        )
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.estimate, self.estimates
 
 
 def max_batch(
@@ -154,11 +116,7 @@ def max_batch(
     highest: int | None = None,
     surely: bool = False,
     card: str | Card | None = None,
-    steps: int = STEPS,
-    settings: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    world_size: int = 1,
-    **of_keras: Any,
+    **options: Unpack[ProgramOptions],
 ) -> MaxBatch:
     """Return the largest batch that fits into a capacity, without a card.
 
@@ -171,11 +129,7 @@ def max_batch(
         highest: largest batch to try; None: no limit.
         surely: compare the upper bound with the capacity; by default the likeliest figure.
         card: name of the card.
-        steps: number of steps to run for each batch.
-        settings: ``PYTORCH_CUDA_ALLOC_CONF`` on the card; by default its value here.
-        arguments: keyword arguments of ``make_step``.
-        world_size: number of processes that train together.
-        of_keras: options of a Keras model, as for :func:`tensorlens.estimate`.
+        options: as for :func:`tensorlens.estimate`.
 
     Raises:
         UsageError: an argument makes no sense; one line says why.
@@ -189,46 +143,44 @@ def max_batch(
             'max_batch() needs a capacity or a card: max_batch(make_step, "24 GiB") or'
             ' max_batch(make_step, card="t4")'
         )
-    asked = request(
-        make_step,
-        card=card,
-        capacity=find_card(card).memory if capacity is None else capacity,
-        steps=steps,
-        settings=settings,
-        arguments=arguments,
-        world_size=world_size,
-        **of_keras,
-    )
-    room = asked.spec.capacity
-    assert room is not None
+    room = find_card(card).memory if capacity is None else capacity
+    asked = request(make_step, card=card, capacity=room, **options)
     with shared_runner(keeps=True) as runner:
-        return largest_batch(
-            lambda batch: asked.with_argument("", batch).ask(runner),
-            room,
-            lowest,
-            highest,
-            surely=surely,
-        )
+        return search_largest_batch(asked, runner, lowest, highest, surely=surely)
 
 
-def largest_batch(
-    estimated: Callable[[int], Estimate],
-    capacity: int,
+def search_largest_batch(
+    asked: Request,
+    runner: Runner,
     lowest: int,
     highest: int | None,
     *,
     surely: bool = False,
     multiple: int = 1,
 ) -> MaxBatch:
-    """Return the largest batch whose estimate fits into ``capacity`` bytes."""
+    """Return the largest batch whose estimate fits into the request's capacity."""
+    capacity = asked.spec.capacity
+    assert capacity is not None
     tried: dict[int, Estimate] = {}
+    needs: dict[int, int] = {}
 
     def needed(batch: int) -> int:
-        found = tried[batch] = estimated(batch)
+        found = tried[batch] = asked.with_argument(batch).run(runner)
         if surely and found.unsimulated:
             raise UsageError(f"surely=True takes the upper bound, and {found.unsimulated}")
-        return found.needed.high if surely else found.needed.point
+        needs[batch] = found.needed.high if surely else found.needed.point
+        return needs[batch]
 
     batch, beyond = largest_that_fits(needed, capacity, lowest, highest, multiple)
-    is_limit = bool(batch) and beyond not in tried
-    return MaxBatch(batch, capacity, dict(sorted(tried.items())), is_limit, surely)
+    found = LargestBatch(
+        batch,
+        capacity,
+        next_batch=beyond if beyond in tried else None,
+        next_needed=needs.get(beyond),
+        is_limit=bool(batch) and beyond not in tried,
+        is_uneven=any(
+            more < less for less, more in pairwise(needs[each] for each in sorted(needs))
+        ),
+        is_sure=surely,
+    )
+    return MaxBatch(replace(tried[batch or beyond], largest=found), dict(sorted(tried.items())))

@@ -6,15 +6,15 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import first_line
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.api import request
+from tensorlens.planning.estimate.api import ProgramOptions, request
 from tensorlens.planning.estimate.figures import resident_changes
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.target import STEPS, MakeStep
+from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import Runner
 from tensorlens.units import format_bytes
 
@@ -201,11 +201,7 @@ def scaling(
     values: Sequence[int] = (8, 32, 128),
     *,
     card: str | Card | None = None,
-    steps: int = STEPS,
-    settings: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    world_size: int = 1,
-    **of_keras: Any,
+    **options: Unpack[ProgramOptions],
 ) -> Scaling:
     """Return the growth of the peak with a keyword argument of ``make_step``.
 
@@ -218,11 +214,7 @@ def scaling(
         argument: name of the argument: ``batch``, ``sequence``.
         values: three values of it, at least 1.
         card: name of the card.
-        steps: number of steps to run for each value.
-        settings: ``PYTORCH_CUDA_ALLOC_CONF`` on the card; by default its value here.
-        arguments: further keyword arguments.
-        world_size: number of processes that train together.
-        of_keras: options of a Keras model, as for :func:`tensorlens.estimate`.
+        options: as for :func:`tensorlens.estimate`.
 
     Raises:
         UsageError: an argument makes no sense; one line says why.
@@ -237,18 +229,10 @@ def scaling(
     if points[0] < 1:
         raise UsageError(f"values={tuple(values)}: {argument} is at least 1")
 
-    asked = request(
-        make_step,
-        card=card,
-        steps=steps,
-        settings=settings,
-        arguments=arguments,
-        world_size=world_size,
-        **of_keras,
-    )
+    asked = request(make_step, card=card, **options)
 
     def run(value: int) -> Estimate:
-        return asked.with_argument(argument, value).ask(runner)
+        return asked.with_argument(value, argument).run(runner)
 
     with Runner() as runner:
         return _confirmed(argument, {value: run(value) for value in points}, run)

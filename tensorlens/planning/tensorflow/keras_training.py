@@ -153,7 +153,7 @@ def trace_training(
     from tensorlens.planning.tensorflow.train_step import train_step_trace
 
     model = error.model
-    known: dict[str, Any] = {"batch": error.batch or SAMPLES, "eager": bool(model.run_eagerly)}
+    known: dict[str, Any] = {"batch_size": error.batch or SAMPLES}
     if error.shape is not None:
         try:
             inputs_of(model, 1, None, None)

@@ -25,7 +25,7 @@ from tensorlens.planning.tensorflow.clone_model import (
     names_and_seeds_kept,
     rebuilt_model,
 )
-from tensorlens.planning.tensorflow.keras_training import inputs_of, targets_of
+from tensorlens.planning.tensorflow.keras_training import SAMPLES, inputs_of, targets_of
 from tensorlens.records.logs.events import Label
 
 _GRADIENT = "_gradient_op_type"
@@ -38,14 +38,14 @@ _LOGITS = "_keras_logits"
 class TraceRequest:
     """A checked request for the trace of a train step."""
 
-    batch: int
+    batch_size: int = SAMPLES
     optimizer: Any = None
     """A name or a Keras optimizer; None: that of ``compile``."""
     loss: Any = None
     policy: str | None = None
     """A dtype policy, such as ``mixed_float16``; None: the model's own."""
-    eager: bool = False
-    """Whether the step runs operation by operation (``run_eagerly=True``)."""
+    run_eagerly: bool | None = None
+    """Whether the step runs operation by operation; None: that of ``compile``."""
     device: str = "cuda"
     """``cuda`` or ``cpu``."""
     card: Card | None = None
@@ -116,7 +116,9 @@ def trace_graph(model: Any, request: TraceRequest) -> TracedStep:
                 made = rebuilt_model(model, request.policy)
             elif not is_built(model):
                 made = rebuilt_model(model)
-                made(inputs_of(made, request.batch, request.input_shape, request.input_dtype)[0])
+                made(
+                    inputs_of(made, request.batch_size, request.input_shape, request.input_dtype)[0]
+                )
             twin = clone_of(made)
             try:
                 made_optimizer = make(**configuration)
@@ -130,9 +132,11 @@ def trace_graph(model: Any, request: TraceRequest) -> TracedStep:
             gradients: dict[str, str] = {}
             for optimizer in _optimizers(twin):
                 _note_gradients(optimizer, gradients, outer)
-            inputs, names = inputs_of(made, request.batch, request.input_shape, request.input_dtype)
+            inputs, names = inputs_of(
+                made, request.batch_size, request.input_shape, request.input_dtype
+            )
             batches = _batches(twin, inputs)
-        with unrolled(made) if request.eager else nullcontext():
+        with unrolled(made) if request.run_eagerly else nullcontext():
             batch, function, until = _concrete(twin, batches)
     graph = function.graph
     _forget_gradients(graph)

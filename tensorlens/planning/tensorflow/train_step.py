@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -56,17 +57,19 @@ def train_step_trace(model: Any, request: TraceRequest) -> Trace:
     Raises:
         UsageError: the shapes of the model's inputs are unknown.
     """
+    if request.run_eagerly is None:
+        request = replace(request, run_eagerly=bool(getattr(model, "run_eagerly", False)))
     traced = trace_graph(model, request)
     on_host = request.device == "cpu"
-    graph = as_traced(traced) if request.eager else optimized(traced)
+    graph = as_traced(traced) if request.run_eagerly else optimized(traced)
     batch = sum(each.nbytes for each in traced.feeds)
     function = traced.function.name.decode()
     xla = _xla_reason(model, request, function)
     found = Trace(
         framework="tensorflow",
-        batch=request.batch,
+        batch=request.batch_size,
         unsimulated="XLA's buffers are not simulated" if xla else None,
-        formulas=_rule_of_thumb(traced.model, request.batch),
+        formulas=_rule_of_thumb(traced.model, request.batch_size),
         cautions=_cautions(graph.nodes, request, traced.model, batch, xla),
         versions={
             "tensorflow": str(tf.__version__),
@@ -103,7 +106,7 @@ def execute(
             shape, a loop or a condition that depends on values.
     """
     on_host = request.device == "cpu"
-    if on_host and not request.eager:
+    if on_host and not request.run_eagerly:
         add_positions(graph.nodes)
     variables: dict[str, Value] = {}
     for number, each in enumerate(traced.variables):
@@ -111,15 +114,15 @@ def execute(
     feeds = {each.placeholder: _held_before(each, writer) for each in traced.feeds}
     writer.mark("step 1")
     scratch = host_scratch if on_host else scratch_of(request.card)
-    overlap = _OVERLAP if on_host and not request.eager else 0
-    runner = GraphRunner(writer, variables, scratch, warn, not request.eager, overlap)
+    overlap = _OVERLAP if on_host and not request.run_eagerly else 0
+    runner = GraphRunner(writer, variables, scratch, warn, not request.run_eagerly, overlap)
     names = {node.number: node.name for node in graph.nodes}
     arguments = [
         Value(variable=name) if name in variables else keep(feeds.get(name, NOTHING))
         for name in (names.get(number, "") for number in graph.arguments)
     ]
     lasts = None
-    if request.eager:
+    if request.run_eagerly:
         numbers = {name: number for number, name in names.items()}
         held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
         until = {numbers[name]: last for name, last in traced.until.items() if name in numbers}
@@ -131,7 +134,7 @@ def execute(
 def _peak_bounds(request: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
     """Return the bounds of a step's peak on the CPU, in bytes."""
     low, high = peak, peak
-    if not request.eager:
+    if not request.run_eagerly:
         low, high = int(peak * _BELOW), int(peak * _ABOVE) + _RUNTIME
     return low, high + BATCHES_AHEAD * batch
 
@@ -235,16 +238,16 @@ def _cautions(
     if request.input_dtype is None and not tells_types(model):
         texts.append(TYPES_ARE_GUESSED)
     if on_host:
-        if not request.eager:
+        if not request.run_eagerly:
             texts.append(_ORDER)
         elif recurrent:
             texts.append(_UNROLLED)
         if any("MatMul" in node.op and node.attrs.get("T") == BFLOAT16 for node in nodes):
             texts.append(_PRODUCTS)
     else:
-        texts += [_GROWTH] if request.eager else [_LAYOUT, _GROWTH]
+        texts += [_GROWTH] if request.run_eagerly else [_LAYOUT, _GROWTH]
         # the model's jit_compile tells nothing: without a GPU compile() turns "auto" into False
-        texts += [_AUTO] if not (request.eager or xla) else []
+        texts += [_AUTO] if not (request.run_eagerly or xla) else []
         texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
         texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
         texts += [_RECURRENT] if recurrent else []
@@ -259,7 +262,7 @@ def _xla_reason(model: Any, request: TraceRequest, function: str) -> str:
         request: the request.
         function: name of the traced step in TensorFlow's runtime.
     """
-    if not request.eager:
+    if not request.run_eagerly:
         compiled = getattr(model, "_compile_config", None)
         given = "auto" if compiled is None else compiled.config.get("jit_compile", "auto")
         if given == "auto":

@@ -28,7 +28,7 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
     try:
         trace = run(job, tell)
     except BaseException as error:
-        of_keras = trace_training(error, job.device or "cuda", card, job.of_keras)
+        of_keras = trace_training(error, job.device or "cuda", card, job.keras_options)
         if of_keras is None:
             raise
         return of_keras

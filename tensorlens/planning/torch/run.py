@@ -142,8 +142,8 @@ def _begin_program(
 
     has_option = job.variant.settings or job.variant.parcel is not None
     made = ended_at_training(lambda: begin(job) if has_option else beginning(job))
-    given = dict(job.of_keras)
-    samples = given.pop("batch", None) or SAMPLES
+    given = dict(job.keras_options)
+    samples = given.pop("batch_size", None) or SAMPLES
     step = step_of(made, samples, given, estimated=True)
     if step is not made:
         trace.batch = samples

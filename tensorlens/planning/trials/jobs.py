@@ -138,7 +138,7 @@ class Job:
     """Name of the argument for the batch; empty: the first one."""
     warmup: int = 1
     steps: int = 3
-    of_keras: Mapping[str, Any] = field(default_factory=dict)
+    keras_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of a Keras model, if a program on fake tensors makes or trains one."""
     world_size: int = 1
     records: bool = False

@@ -40,11 +40,11 @@ class Asked:
     def __init__(self, runs, value, fails_above):
         self.runs, self.value, self.fails_above = runs, value, fails_above
 
-    def with_argument(self, name, value):
+    def with_argument(self, value, name):
         assert name == "batch"
         return Asked(self.runs, value, self.fails_above)
 
-    def ask(self, worker):
+    def run(self, worker):
         if self.fails_above is not None and self.value > self.fails_above:
             raise TensorlensError("index out of range\nTraceback")
         return self.runs(self.value)
