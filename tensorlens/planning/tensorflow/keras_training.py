@@ -55,15 +55,12 @@ class Training(BaseException):
             self.shape = None if others else shape[1:]
 
 
-def step_of(
-    made: Any, batch: int | None, options: Mapping[str, Any] | None = None, *, estimated: bool
-) -> Any:
+def step_of(made: Any, options: Mapping[str, Any], *, estimated: bool) -> Any:
     """Return a train step for a Keras model; anything else is returned as it is.
 
     Args:
         made: the result of the program's function.
-        batch: samples of a step; None: :data:`SAMPLES`.
-        options: further options of estimates of Keras models.
+        options: options of Keras models; without ``batch_size`` it is :data:`SAMPLES`.
         estimated: trace the step instead of running it, if Keras runs on TensorFlow.
 
     Raises:
@@ -71,14 +68,14 @@ def step_of(
     """
     if not isinstance(made, kinds.model()):
         return made
-    size = batch or SAMPLES
+    given = dict(options)
+    size = given.pop("batch_size", SAMPLES)
     if estimated and kinds.backend() == "tensorflow":
 
         def trained() -> None:
             raise Training(made, batch=size)
 
         return trained
-    given = dict(options or {})
     shapes = {name: given.pop(name) for name in _SHAPES if name in given}
     if given:
         raise UsageError(f"{', '.join(given)}: on {kinds.backend()}, let the function compile so")

@@ -18,7 +18,6 @@ from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
-    step_of,
     training_patches,
 )
 from tensorlens.planning.torch.device.stand_in import measure_with
@@ -30,13 +29,14 @@ from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.operators.accumulation import accumulation
 from tensorlens.planning.torch.operators.answers import value_patches
 from tensorlens.planning.torch.operators.attention import fused_attention
+from tensorlens.planning.torch.options.program import program_with_options
 from tensorlens.planning.torch.patches import program_patches
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
+from tensorlens.planning.trace import Caution, Cautions, Trace, caution, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
-from tensorlens.planning.trials.step_runner import StepRunner, beginning
+from tensorlens.planning.trials.step_runner import StepRunner
 from tensorlens.records.logs.stacks import source_lines
 
 
@@ -92,14 +92,21 @@ def _run(job: Job, tell: Callable[[int], None], default_device: str | None = Non
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
+        program = program_with_options(job, estimated=True)
 
         def begin() -> Any:
-            step = stacks.call_program(_begin_program, job, trace, enter)
+            step = stacks.call_program(ended_at_training, program.begin)
+            for note in program.stage.notes:
+                caution(note)
+            if program.makes_keras_model:
+                trace.batch = job.keras_options.get("batch_size", SAMPLES)
+            enter(training_patches())
             names.name_all()
             return step
 
         steps.run(job.program, begin, stacks.call_program)
         names.name_all()
+        program.finished()
     if default_device is not None and _trains_elsewhere(default_device, tracker):
         raise _no_model_on(default_device)
     if steps.was_ended:
@@ -132,23 +139,6 @@ def _enter_device(
     enter(program_patches())
     enter(distributed(job.world_size if job.world_size > 1 else None))
     return scratch_rule
-
-
-def _begin_program(
-    job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]
-) -> Any:
-    """Begin a program and return its step, or that of the Keras model that it made."""
-    from tensorlens.planning.torch.options.program import begin
-
-    has_option = job.variant.settings or job.variant.parcel is not None
-    made = ended_at_training(lambda: begin(job) if has_option else beginning(job))
-    given = dict(job.keras_options)
-    samples = given.pop("batch_size", None) or SAMPLES
-    step = step_of(made, samples, given, estimated=True)
-    if step is not made:
-        trace.batch = samples
-    enter(training_patches())
-    return step
 
 
 _TRAINED = ("parameter", "gradient")

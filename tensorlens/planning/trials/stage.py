@@ -109,6 +109,7 @@ class ProgramWithOptions:
         self._step_of = step_of
         self.stage = stage
         self._options = options
+        self.makes_keras_model = False
 
     def begin(self) -> Callable[[], Any] | None:
         """Make the step; None if the whole program has run."""
@@ -139,8 +140,13 @@ class ProgramWithOptions:
     def _make_step(self) -> Callable[[], Any] | None:
         def make_step() -> Any:
             # a setting may have changed the batch
-            made = beginning(replace(self._job, batch=self.stage.batch))
-            return self._step_of(made, self.stage.batch, estimated=self.stage.estimated)
+            batch = self.stage.batch
+            made = beginning(replace(self._job, batch=batch))
+            given = {} if batch is None else {"batch_size": batch}
+            options = {**self._job.keras_options, **given}
+            step = self._step_of(made, options, estimated=self.stage.estimated)
+            self.makes_keras_model = step is not made
+            return step
 
         parcel = self._job.variant.parcel
         if parcel is None:

@@ -1,4 +1,4 @@
-"""A program with an option: begun for an estimate, or run and measured."""
+"""A program with its options, and torch's part of measured trials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.tensorflow.keras_training import step_of
 from tensorlens.planning.torch.options import models, training
 from tensorlens.planning.torch.options.models import Option, Stage
-from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measurement
 from tensorlens.planning.trials.measurement import TrialHooks, host_limited
 from tensorlens.planning.trials.meter import Meter
@@ -32,22 +31,6 @@ _OPTIONS: dict[str, type[Option]] = {
 }
 """In the order in which they act on a model: checkpointed blocks are compiled, not the reverse."""
 _OPTIMIZER_SETTINGS = ("optimizer", "fused", "foreach")
-
-
-def begin(job: Job) -> Any:
-    """Begin a program with an option on tensors without data; return its step."""
-    made = program_with_options(job, estimated=True)
-    step = made.begin()
-    for note in made.stage.notes:
-        caution(note)
-    if step is None:
-        return None
-
-    def checked() -> None:
-        step()
-        made.finished()
-
-    return checked
 
 
 def program_with_options(job: Job, *, estimated: bool) -> ProgramWithOptions:
