@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -79,35 +80,21 @@ def program(
     return _with_function(given, function) if function else given
 
 
+_NAMING = ("*", "__getattr__", "exec", "globals", "setattr", "vars")
+"""Words of code that may bind any name."""
+
+
 def _with_function(program: Program, function: str) -> Program:
-    """Return a program that calls ``function``, unless its source surely lacks it."""
+    """Return a program that calls ``function``, unless no word of its source may bind that."""
     tree = _tree(program)
-    found = {"*"} if tree is None else {*_bound(tree)}
-    if not found & {function.partition(".")[0], "*", "__getattr__"}:
-        assert tree is not None
-        there = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)][:5]
-        place = Path(program.file).name if program.file else program.module
-        has = f": it has {', '.join(there)}" if there else ", nor any function"
-        raise UsageError(f"{program.name}: there is no {function!r} in {place}{has}")
+    if tree is not None:
+        words = re.findall(r"\w+|\*", ast.dump(tree))
+        if {function.partition(".")[0], *_NAMING}.isdisjoint(words):
+            there = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)][:5]
+            place = Path(program.file).name if program.file else program.module
+            has = f": it has {', '.join(there)}" if there else ", nor any function"
+            raise UsageError(f"{program.name}: there is no {function!r} in {place}{has}")
     return replace(program, function=function)
-
-
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that a module's code binds; ``*`` means any name."""
-    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while waiting:
-        node, inside = waiting.pop()
-        if isinstance(node, ast.Global):
-            yield from node.names
-        elif isinstance(node, ast.Name) and node.id in ("exec", "globals", "setattr", "vars"):
-            yield "*"
-        elif not inside and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif not inside:
-            name = getattr(node, "asname", None) or getattr(node, "name", None) or ""
-            yield name.partition(".")[0]
-        inside |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        waiting += [(each, inside) for each in ast.iter_child_nodes(node)]
 
 
 def search_path() -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def test_function_is_looked_up_before_anything_runs(place, tmp_path, monkeypatch
     there = "os made imported build train later Trainer Trainer.make assigned built".split()
     for name in there:
         assert program(f"{place}:{name}").function == name
-    for name in ("mk", "make", "unseen", "math", "sqrt"):
+    for name in ("mk", "mk.make"):
         with pytest.raises(UsageError) as caught:
             program(f"{place}:{name}")
         assert str(caught.value) == (
