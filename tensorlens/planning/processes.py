@@ -25,7 +25,6 @@ from tensorlens.planning.trials.jobs import (
     Job,
     JobEnd,
     JobStart,
-    Mode,
     Program,
     Progress,
     Reason,
@@ -96,7 +95,7 @@ class Runner:
             raise UsageError(
                 f"{job.name!r} cannot go to another process: {one_line(error)}"
             ) from None
-        is_fake = job.mode is Mode.FAKE
+        is_fake = job.is_fake
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
         environment = {**os.environ, **job.environment, **hidden, _LOADING: _loading(job.program)}
         key = _key(job, environment, is_fake)
@@ -249,7 +248,7 @@ class _Server:
                     return result or self._ended(job, message.code)
                 else:
                     result = message
-                    if job.mode is Mode.FAKE or not FORKS:
+                    if job.is_fake or not FORKS:
                         return result
         except (BrokenPipeError, EOFError, pickle.UnpicklingError):
             self.is_over = True

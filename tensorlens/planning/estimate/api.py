@@ -19,7 +19,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.progress import progress
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.jobs import Failure, Job, Mode, Reason, Variant
+from tensorlens.planning.trials.jobs import Failure, Job, Reason, Variant
 
 
 class KerasOptions(TypedDict, total=False):
@@ -182,7 +182,7 @@ class StepsRequest:
     """Request for a program's steps: torch's run on fake tensors, TensorFlow's are traced."""
 
     job: Job
-    """The job, without mode and device."""
+    """The job, without its device."""
     spec: DeviceSpec
     settings: str
 
@@ -193,8 +193,9 @@ class StepsRequest:
             raise UsageError(_of_script(job.name, *job.variant.arguments))
         given = {} if job.batch is None else {"batch_size": job.batch}
         options = {**job.keras_options, **given}
-        mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
-        asked = replace(job, mode=mode, device=spec.kind, card=spec.card, keras_options=options)
+        asked = replace(
+            job, estimated=True, device=spec.kind, card=spec.card, keras_options=options
+        )
         with progress(job.name, "step", job.steps) as done:
             trace = runner.run(asked, lambda count: done(count, ""))
         if isinstance(trace, Failure):

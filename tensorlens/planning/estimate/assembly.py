@@ -14,7 +14,6 @@ from tensorlens.planning.allocators.cuda import parse_settings
 from tensorlens.planning.card import Card, DeviceSpec
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, EstimateTerm, Range
 from tensorlens.planning.estimate.simulation import (
-    Simulated,
     Simulation,
     block_changes,
     least_capacity,
@@ -129,7 +128,7 @@ def _highest(log: EventLog, device: str) -> int:
     return highest
 
 
-def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
+def _label_workspaces(trace: Trace, simulated: Simulation) -> None:
     """Label blocks that belong to no tensor and outlive the operator that requested them."""
     log = simulated.log
     for row, name in trace.scratch.items():
@@ -143,7 +142,7 @@ def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
                 log.context[made] = log.contexts.number(replace(context, forward=-1, module=None))
 
 
-def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[EstimateTerm]:
+def _terms(trace: Trace, simulated: Simulation, device: str, peak: int) -> list[EstimateTerm]:
     """Return the terms: memory at the peak that belongs to no tensor, by name."""
     log = simulated.log
     found: dict[str, Range] = {}

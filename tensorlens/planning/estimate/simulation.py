@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from tensorlens.planning.allocators.bfc import BFCAllocator
@@ -31,24 +30,6 @@ SizeOf = Callable[[int], int]
 """Returns the requested bytes of a row."""
 
 
-@dataclass(slots=True)
-class Simulated:
-    """Result of a replay."""
-
-    log: EventLog
-    """Log with addresses and segments, its rows in the order of the trace."""
-    rows: dict[int, int]
-    """Row of an allocation in the trace to its row in the log."""
-    figures: dict[str, list[EstimatedStep]] = field(default_factory=dict)
-    """Device to the figures of its steps, the setup first."""
-
-    def peaks(self, device: str) -> tuple[int, int]:
-        """Return the allocated and the reserved peak over all steps, in bytes."""
-        steps = self.figures.get(device, ())
-        allocated = max((each.peak_allocated for each in steps), default=0)
-        return allocated, max((each.peak_reserved for each in steps), default=0)
-
-
 class Simulation:
     """Replays a trace on one allocator for each device.
 
@@ -58,9 +39,13 @@ class Simulation:
     def __init__(self, trace: Trace, rules: Rules, size: SizeOf | None = None) -> None:
         self._trace = trace
         self._size = trace.log.size.__getitem__ if size is None else size
-        log = trace.log.sibling()
+        self.log = log = trace.log.sibling()
+        """Log with addresses and segments, its rows in the order of the trace."""
         log.sources = trace.log.sources
-        self._log = log
+        self.rows: dict[int, int] = {}
+        """Row of an allocation in the trace to its row in the log."""
+        self.figures: dict[str, list[EstimatedStep]] = {}
+        """Device to the figures of its steps, the setup first."""
         self._counters: dict[str, SimulatedAllocator | _HostCounter] = {}
         for name in trace.log.devices:
             log.devices.number(name)
@@ -70,14 +55,13 @@ class Simulation:
                 self._counters[name] = BFCAllocator(log=log, device=name)
             else:
                 self._counters[name] = CachingAllocator(rules, log=log, device=name)
-        self._result = Simulated(log, {})
         self._addresses: dict[int, int] = {}
         """Address in the trace to the simulated address."""
         self._open: dict[int, int] = {}
         """Address in the trace to the row in the log, of blocks that are not freed."""
 
-    def run(self) -> Simulated:
-        """Replay all requests and return the result."""
+    def run(self) -> Simulation:
+        """Replay all requests, and return itself with the results."""
         log = self._trace.log
         addresses = self._addresses
         actions = self._actions()
@@ -91,9 +75,9 @@ class Simulation:
                 address = counter.malloc(self._size(row), stack=log.stack[row], context=context)
                 addresses[log.address[row]] = address
                 if address:
-                    made = len(self._log.kind) - 1
-                    self._result.rows[row] = self._open[log.address[row]] = made
-                    self._log.label[made] = log.label[row]
+                    made = len(self.log.kind) - 1
+                    self.rows[row] = self._open[log.address[row]] = made
+                    self.log.label[made] = log.label[row]
             elif log.kind[row] == FREE:
                 address = addresses.pop(log.address[row])
                 counter.free(address, stack=log.stack[row], context=context)
@@ -101,7 +85,13 @@ class Simulation:
             act()
         for counter in self._counters.values():
             counter.write_segments()
-        return self._result
+        return self
+
+    def peaks(self, device: str) -> tuple[int, int]:
+        """Return the allocated and the reserved peak over all steps, in bytes."""
+        steps = self.figures.get(device, ())
+        allocated = max((each.peak_allocated for each in steps), default=0)
+        return allocated, max((each.peak_reserved for each in steps), default=0)
 
     def _actions(self) -> deque[tuple[int, Callable[[], None]]]:
         """Return rows and the actions due before them, in order."""
@@ -117,7 +107,7 @@ class Simulation:
     def _mark(self, ended: str, begins: str) -> None:
         for device, counter in self._counters.items():
             figures = counter.figures
-            self._result.figures.setdefault(device, []).append(
+            self.figures.setdefault(device, []).append(
                 EstimatedStep(
                     ended,
                     peak_allocated=figures.allocated.peak,
@@ -127,11 +117,11 @@ class Simulation:
                 )
             )
             counter.reset_peaks()
-        self._log.marks.append(Mark(begins, len(self._log.kind), 0))
+        self.log.marks.append(Mark(begins, len(self.log.kind), 0))
 
     def _hand_over(self, handover: Handover) -> None:
         """Change the label of a block without a request to its allocator."""
-        log, before = self._log, self._open[handover.address]
+        log, before = self.log, self._open[handover.address]
         device = log.devices[log.device[before]]
         address, size = log.address[before], log.size[before]
         for kind in (FREE, ALLOC):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tensorlens.lazy import attach
 from tensorlens.planning.step_facts import Watch
-from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting, choice, flag
+from tensorlens.planning.trials.jobs import Catalogue, Job, Result, Setting, choice, flag
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -38,7 +38,7 @@ def run(job: Job) -> Result:
     from tensorlens.planning.tensorflow.measurement import HOOKS, estimate_trace
     from tensorlens.planning.trials.measurement import run_job
 
-    return estimate_trace(job) if job.mode is Mode.TRACED else run_job(job, HOOKS)
+    return estimate_trace(job) if job.estimated else run_job(job, HOOKS)
 
 
 def step_watch(mark: Callable[[str], None]) -> Watch:

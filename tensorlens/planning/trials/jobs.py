@@ -105,17 +105,6 @@ class Variant:
     """Packed function of the user's, which is called with ``make_step`` and returns the step."""
 
 
-class Mode(StrEnum):
-    """How the steps of a job are run."""
-
-    MEASURED = "measured"
-    """They run for real."""
-    FAKE = "fake"
-    """They run on torch's fake tensors."""
-    TRACED = "traced"
-    """The program is built for real; its training is traced."""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run of a program."""
@@ -127,7 +116,9 @@ class Job:
     framework: Framework
     path: Sequence[str]
     """``sys.path`` of the asking process."""
-    mode: Mode = Mode.MEASURED
+    estimated: bool = False
+    """Whether it is for an estimate: torch's steps run on fake tensors; of a program that is built
+    with data on TensorFlow, the training is traced."""
     device: str | None = None
     """Device of the figures; None: the most used accelerator, or the CPU."""
     card: Card | None = None
@@ -152,6 +143,11 @@ class Job:
     timeout: float | None = None
     """Seconds after which the process is killed."""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether its steps run on fake tensors, in a process that others share."""
+        return self.estimated and self.framework == "torch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from tensorlens.planning.trials.jobs import (
     JobEnd,
     JobStart,
     Message,
-    Mode,
     Progress,
     Reason,
     Result,
@@ -91,7 +90,7 @@ def serve() -> None:
             send(all(_change_time(file) == time for file, time in files.items()))
             continue
         sys.path[:] = job.path
-        if job.mode is Mode.FAKE:
+        if job.is_fake:
             result = _result(job, send)
             files = {file: _change_time(file) for file in _files_of_programs()}
             send(result)
@@ -172,7 +171,7 @@ def _result(job: Job, send: Send) -> Result:
     output = io.TextIOWrapper(written, "utf-8", "backslashreplace", write_through=True)
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            if job.mode is Mode.FAKE:
+            if job.is_fake:
                 fake = importlib.import_module(_FAKE)
                 result: Result = fake.run_job(job, lambda done: send(Progress(done)))
             else:
@@ -184,7 +183,7 @@ def _result(job: Job, send: Send) -> Result:
         with contextlib.suppress(OSError, ValueError):
             written.seek(0)
             text = written.read().decode("utf-8", "replace")
-        return _failure(error, text, is_fake=job.mode is Mode.FAKE)
+        return _failure(error, text, is_fake=job.is_fake)
 
 
 def _failure(error: BaseException, output: str, *, is_fake: bool) -> Failure:
