@@ -6,7 +6,7 @@ import tensorlens
 from tensorlens.planning import Runner
 from tensorlens.planning.compare import options as compare_options
 from tensorlens.planning.estimate import search_path, target
-from tensorlens.planning.trials import Failure, Job, Measurement, Reason
+from tensorlens.planning.trials import Failure, FailureKind, Job, Measurement
 
 CAPACITY = 64 << 20
 _HIGHEST = 17
@@ -39,5 +39,5 @@ def largest_batch(make_step, framework, lowest):
     with Runner() as runner:
         assert isinstance(runner.run(job), Measurement)
         one_more = runner.run(replace(job, batch=batch + 1))
-    assert isinstance(one_more, Failure) and one_more.kind is Reason.OUT_OF_MEMORY
+    assert isinstance(one_more, Failure) and one_more.kind is FailureKind.OUT_OF_MEMORY
     return batch

@@ -200,7 +200,7 @@ def _largest_batches(
     if options["capacity"] is None and not args.card:
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.planning.estimate import max_batch
-    from tensorlens.planning.estimate.verdict import largest_batch
+    from tensorlens.planning.estimate.verdict import largest_batch_text
     from tensorlens.planning.processes import shared_runner
 
     with shared_runner():
@@ -210,7 +210,7 @@ def _largest_batches(
         return _several_cards(answers, args)
     (answer,) = answers
     if outputs and not args.explain:
-        say(largest_batch(answer))
+        say(largest_batch_text(answer))
     _answer(answer, args, outputs)
     return 0 if answer.largest and answer.largest.batch else _DOES_NOT_FIT
 

@@ -22,12 +22,12 @@ from tensorlens.guards import one_line
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.planning.trials.jobs import (
     Failure,
+    FailureKind,
     Job,
     JobEnd,
     JobStart,
     Program,
     Progress,
-    Reason,
     Result,
     WakeRequest,
 )
@@ -59,7 +59,7 @@ class ProgramFailed(TensorlensError):
     """The program raised an error."""
 
     def __init__(self, failure: Failure) -> None:
-        is_of_program = failure.kind is Reason.FAILED
+        is_of_program = failure.kind is FailureKind.FAILED
         super().__init__(f"the program failed: {failure.text}" if is_of_program else failure.text)
         self.failure = failure
         self.details = failure.details
@@ -111,7 +111,7 @@ class Runner:
         except BaseException:
             server.kill()
             raise
-        has_failed = isinstance(result, Failure) and result.kind is Reason.FAILED
+        has_failed = isinstance(result, Failure) and result.kind is FailureKind.FAILED
         if is_used and has_failed and not server.is_over:
             # a program that registers operators fails if it begins twice in a process
             server.kill()
@@ -297,8 +297,8 @@ class _Server:
         self._written.seek(max(size - _LAST, self._begin))
         last = self._written.read().decode("utf-8", "replace").strip()
         if self._is_late:
-            return Failure(Reason.FAILED, f"not done after {job.timeout:g} s", last)
-        return Failure(Reason.FAILED, f"the process {ending(code)}", last, _signal_name(code))
+            return Failure(FailureKind.FAILED, f"not done after {job.timeout:g} s", last)
+        return Failure(FailureKind.FAILED, f"the process {ending(code)}", last, _signal_name(code))
 
     def _out_of_time(self) -> None:
         self._is_late = self.is_over = True

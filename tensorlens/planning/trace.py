@@ -80,7 +80,7 @@ class Trace:
     framework: Framework = "torch"
     batch: int | None = None
     """Samples in a step of a Keras model; None for other programs."""
-    spread: tuple[int, int] | None = None
+    cpu_peak_bounds: tuple[int, int] | None = None
     """Bounds of the peak on the CPU in bytes, if operations may run in several orders; the log has
     the likeliest order."""
     formulas: Sequence[Formula] = ()

@@ -32,7 +32,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, p
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import Done, progress
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import NO_STEP, Failure, Job, Measurement, Reason, Variant
+from tensorlens.planning.trials.jobs import NO_STEP, Failure, FailureKind, Job, Measurement, Variant
 from tensorlens.records.run import current_run
 
 Trial = tuple[str, Callable[[], Any]]
@@ -80,7 +80,7 @@ def _results_of_executor(trials: Sequence[Trial], executor: Executor, done: Done
                 raise
             except Exception as error:
                 text = f"the executor failed: {reason(error)[:300]}"
-                results[number] = Failure(Reason.FAILED, text)
+                results[number] = Failure(FailureKind.FAILED, text)
             done(count, trials[number][0])
     finally:
         for future in futures:

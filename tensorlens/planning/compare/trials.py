@@ -16,7 +16,7 @@ from tensorlens.planning.estimate.batches import largest_that_fits, search_large
 from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
-from tensorlens.planning.trials.jobs import Failure, Job, Measurement, Reason, Result
+from tensorlens.planning.trials.jobs import Failure, FailureKind, Job, Measurement, Result
 from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
@@ -77,10 +77,10 @@ def largest_measured_batch(
     failure = refused.get(too_large)
     if failure is None:
         return LargestBatch(fitting, _LIMIT)
-    if failure.kind is Reason.CANNOT:
+    if failure.kind is FailureKind.CANNOT:
         why, is_known = failure.text, bool(fitting)
     else:
-        is_memory = failure.kind is Reason.OUT_OF_MEMORY
+        is_memory = failure.kind is FailureKind.OUT_OF_MEMORY
         why = f"{too_large:,}: {'out of memory' if is_memory else failure.text}"
         is_known = bool(fitting) or is_memory or failure.signal in _SIGNALS_WITHOUT_MEMORY
     return LargestBatch(fitting, why) if is_known else LargestBatch(None, missing=why)
@@ -94,7 +94,8 @@ def run_estimate(
     The request's capacity, if it has one, is for the largest batch from ``lowest`` to ``highest``.
     """
     if "alloc_conf" in request.job.variant.settings and request.spec.card is None:
-        return Failure(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
+        text = "alloc_conf is of CUDA's caching allocator, and this is cpu"
+        return Failure(FailureKind.CANNOT, text)
     try:
         # an option may leave traces in a process of torch: each option gets one of its own
         with Runner() if request.job.framework == "torch" else shared_runner() as processes:
@@ -103,9 +104,9 @@ def run_estimate(
     except ProgramFailed as error:
         return error.failure
     except UsageError as error:
-        return Failure(Reason.FAILED, str(error))
+        return Failure(FailureKind.FAILED, str(error))
     except TensorlensError as error:
-        return Failure(Reason.CANNOT, str(error))
+        return Failure(FailureKind.CANNOT, str(error))
     peak = answer.allocated.point
     outcome = Outcome(
         option.name,
@@ -155,7 +156,7 @@ def outcome_of(
         return Outcome(
             option.name,
             option.settings,
-            status=Status.FAILED if failure.kind is Reason.USAGE else Status(failure.kind),
+            status=Status.FAILED if failure.kind is FailureKind.USAGE else Status(failure.kind),
             why=" ".join(failure.text.split()),
             details=failure.details,
         )

@@ -19,7 +19,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.progress import progress
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.jobs import Failure, Job, Reason, Variant
+from tensorlens.planning.trials.jobs import Failure, FailureKind, Job, Variant
 
 
 class KerasOptions(TypedDict, total=False):
@@ -173,7 +173,7 @@ def allocator_settings(given: str | None) -> str:
     return settings
 
 
-BATCHES = ("", "batch", "batch_size")
+_BATCH_NAMES = ("", "batch", "batch_size")
 """Names of the batch argument; the empty name means the first argument."""
 
 
@@ -199,7 +199,7 @@ class StepsRequest:
         with progress(job.name, "step", job.steps) as done:
             trace = runner.run(asked, lambda count: done(count, ""))
         if isinstance(trace, Failure):
-            if trace.kind is Reason.USAGE:
+            if trace.kind is FailureKind.USAGE:
                 raise UsageError(trace.text)
             raise ProgramFailed(trace)
         assert isinstance(trace, Trace)
@@ -214,7 +214,7 @@ class StepsRequest:
 
     def with_argument(self, value: int, name: str = "") -> StepsRequest:
         """Return the request with another value of an argument; without a name, of the first."""
-        if name in BATCHES:
+        if name in _BATCH_NAMES:
             return replace(self, job=replace(self.job, batch=value, batch_argument=name))
         variant = self.job.variant
         changed = replace(variant, arguments={**variant.arguments, name: value})
@@ -283,7 +283,7 @@ class KerasRequest:
 
     def with_argument(self, value: int, name: str = "") -> KerasRequest:
         """Return the request with another batch, the only argument of a model."""
-        if name not in BATCHES:
+        if name not in _BATCH_NAMES:
             raise UsageError(
                 f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
             )

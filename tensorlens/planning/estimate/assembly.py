@@ -39,8 +39,9 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
     variants = [Simulation(trace, rules, size).run() for size in _sizes(trace)]
     likely = variants[len(variants) // 2]
     allocated, reserved = map(_range, zip(*(each.peaks(device) for each in variants), strict=True))
-    if trace.spread is not None:
-        allocated = reserved = Range(trace.spread[0], allocated.point, trace.spread[1])
+    if trace.cpu_peak_bounds is not None:
+        low, high = trace.cpu_peak_bounds
+        allocated = reserved = Range(low, allocated.point, high)
     log = likely.log
     _label_workspaces(trace, likely)
     row = _highest(log, device)

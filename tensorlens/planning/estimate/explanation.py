@@ -15,10 +15,10 @@ from tensorlens.planning.estimate.figures import (
 from tensorlens.planning.estimate.result import Estimate, EstimateTerm
 from tensorlens.planning.estimate.verdict import (
     caution_text,
-    largest_batch,
+    largest_batch_text,
     peak_block,
     peak_place,
-    spread,
+    range_text,
     title,
     verdict,
 )
@@ -34,7 +34,7 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
     """Return the explanation, with the sum at the end."""
     parts, most = peak_parts(estimate), peaks_by_kind(estimate)
     texts = [
-        largest_batch(estimate),
+        largest_batch_text(estimate),
         f"{title(estimate)}. It {verdict(estimate)}.",
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
         " At that instant there are:",
@@ -94,7 +94,7 @@ def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> s
 def _term(term: EstimateTerm) -> str:
     why = _capital(term.why.strip())
     reason = f" {why}{'' if why.endswith('.') else '.'}" if why else ""
-    return f"{_capital(term.name)}: {spread(term.nbytes)}.{reason}"
+    return f"{_capital(term.name)}: {range_text(term.nbytes)}.{reason}"
 
 
 def _capital(text: str) -> str:

@@ -20,12 +20,12 @@ from tensorlens.planning.estimate.verdict import (
     conditions,
     culprits,
     fit_of,
-    largest_batch,
+    largest_batch_text,
     peak_block,
     peak_lines,
     peak_modules,
     peak_step,
-    spread,
+    range_text,
     title,
     verdict,
 )
@@ -68,7 +68,7 @@ _TONES: dict[Verdict, Tone] = {
 
 def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     """Return the report, the verdict first; a page ends with the recording."""
-    largest = largest_batch(estimate)
+    largest = largest_batch_text(estimate)
     shown: list[Block] = [Heading(largest)] if largest else []
     shown += [
         Section(tuple(_answer(estimate))),
@@ -235,7 +235,7 @@ def _terms(estimate: Estimate) -> Iterator[Block]:
     titles = {False: "Other memory at the peak", True: f"Outside of {estimate.framework}'s memory"}
     for apart, heading in titles.items():
         rows = tuple(
-            Row((term.name, spread(term.nbytes)), (term.why,))
+            Row((term.name, range_text(term.nbytes)), (term.why,))
             for term in estimate.terms
             if term.apart == apart
         )

@@ -19,7 +19,7 @@ from unittest import mock
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.global_settings import settings
+from tensorlens.planning.trials.global_settings import current_settings
 from tensorlens.planning.trials.jobs import OPTIONS, Program
 from tensorlens.planning.trials.pickling import pack
 from tensorlens.user_code import not_run_by_a_call
@@ -40,7 +40,7 @@ def program(
     """
     if isinstance(arguments, str):
         raise UsageError(f"script_args={arguments!r}: give a list of words")
-    given = Program("", arguments=tuple(arguments), global_settings=settings())
+    given = Program("", arguments=tuple(arguments), global_settings=current_settings())
     if not isinstance(make_step, str):
         if not callable(make_step):
             raise UsageError(

@@ -20,7 +20,7 @@ _JUMP_FRACTION = 50
 """A jump is explained if it exceeds this fraction (1/n) of the capacity."""
 
 
-def largest_batch(estimate: Estimate) -> str:
+def largest_batch_text(estimate: Estimate) -> str:
     """Return the largest batch in one line; empty if it was not asked for."""
     found = estimate.largest
     if found is None:
@@ -73,7 +73,7 @@ def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def spread(nbytes: Range) -> str:
+def range_text(nbytes: Range) -> str:
     """Return ``9.61 GiB (9.40 GiB to 9.93 GiB)``, or one figure if the bounds look the same."""
     low, point, high = size(nbytes.low), size(nbytes.point), size(nbytes.high)
     return point if low == high else f"{point} ({low} to {high})"
@@ -97,17 +97,17 @@ def verdict(estimate: Estimate) -> str:
     if unsimulated:
         needed = Range.exactly(needed.point)
     if fit is None or fit.capacity is None:
-        text = f"needs {spread(needed)}"
+        text = f"needs {range_text(needed)}"
         return f"likely {text}; {unsimulated}: no bounds are known" if unsimulated else text
     where = size(fit.capacity)
     if estimate.capacity is None:
         where = f"the card's {where}"
     spare = fit.capacity - needed.point
     if fit.verdict == Verdict.FITS:
-        return f"fits into {where}: needs {spread(needed)}, {size(spare)} to spare"
+        return f"fits into {where}: needs {range_text(needed)}, {size(spare)} to spare"
     if fit.verdict == Verdict.TIGHT and unsimulated:
         return (
-            f"likely fits into {where}: needs {spread(needed)}, {size(spare)} to spare;"
+            f"likely fits into {where}: needs {range_text(needed)}, {size(spare)} to spare;"
             f" {unsimulated}: no bounds are known"
         )
     if fit.verdict == Verdict.TIGHT:
@@ -115,7 +115,7 @@ def verdict(estimate: Estimate) -> str:
             f"tight in {where}: likely needs {size(needed.point)}, {size(spare)} to spare,"
             f" but may need up to {size(needed.high)}"
         )
-    return f"does not fit into {where}: needs {spread(needed)}, {size(-spare)} short"
+    return f"does not fit into {where}: needs {range_text(needed)}, {size(-spare)} short"
 
 
 def peak_block(estimate: Estimate) -> Resident | None:

@@ -34,7 +34,14 @@ from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import Run, simulated
 from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Failure, Job, Measurement, Reason, Variant, catalogue
+from tensorlens.planning.trials.jobs import (
+    Failure,
+    FailureKind,
+    Job,
+    Measurement,
+    Variant,
+    catalogue,
+)
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.moment_layout import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
@@ -185,7 +192,8 @@ def _record_program(processes: Runner, job: Job) -> Measurement:
     if isinstance(result, Measurement):
         return result
     assert isinstance(result, Failure)
-    raise ProgramFailed(replace(result, kind=Reason.FAILED, text=" ".join(result.text.split())))
+    text = " ".join(result.text.split())
+    raise ProgramFailed(replace(result, kind=FailureKind.FAILED, text=text))
 
 
 def _recorded_steps(measured: Measurement, framework: Framework) -> RecordedSteps:

@@ -86,7 +86,7 @@ class Optimizer(Option):
         """Make optimizers of the requested class."""
         with exchanging(keras("optimizer").optimizers.Optimizer, self._exchanged):
             yield
-        if not self.uses:
+        if not self.use_count:
             raise CannotApply("make_step() makes no optimizer of Keras: there is none to change")
 
     def _exchanged(self, cls: type, given: dict[str, Any]) -> Any:
@@ -95,7 +95,7 @@ class Optimizer(Option):
             return cls(**given)
         name = next(each for each in _CLASSES if each.lower() == self.value)
         kind = getattr(keras("optimizer").optimizers, name)
-        self.used()
+        self.count_use()
         return kind(**accepted(kind, given, tuple(given) if kind is cls else _KEPT))
 
 
@@ -168,7 +168,7 @@ class RecomputeBlocks(Option):
 
         @functools.wraps(call)
         def recomputed(*args: Any, **kwargs: Any) -> Any:
-            self.used()
+            self.count_use()
             items = tf.nest.flatten((args, kwargs))
             places = [at for at, item in enumerate(items) if tf.is_tensor(item)]
 
@@ -198,14 +198,14 @@ class JitCompile(Option):
     def building(self) -> Iterator[None]:
         """Set the argument."""
         with (
-            _compile_arguments({"jit_compile": self.value}, self.used),
+            _compile_arguments({"jit_compile": self.value}, self.count_use),
             intercepted(self._with_argument, (polymorphic_function.Function, "__init__")),
         ):
             yield
 
     def built(self) -> None:
         """Check that there was something to compile."""
-        if not self.uses:
+        if not self.use_count:
             raise CannotApply(
                 "jit_compile changes nothing: make_step() compiles no model and makes no"
                 " tf.function"
@@ -227,7 +227,7 @@ class JitCompile(Option):
     ) -> None:
         # Keras's own functions follow its models; some of them cannot be compiled
         if not str(getattr(python_function, "__module__", "")).startswith("keras."):
-            self.used()
+            self.count_use()
             kwargs["jit_compile"] = self.value
         init(function, python_function, *args, **kwargs)
 
@@ -241,7 +241,7 @@ class RunEagerly(Option):
     def building(self) -> Iterator[None]:
         """Set the argument and the global flag."""
         arguments = {"run_eagerly": self.value, **({"jit_compile": False} if self.value else {})}
-        with _compile_arguments(arguments, self.used), self.stepping():
+        with _compile_arguments(arguments, self.count_use), self.stepping():
             yield
 
     @contextlib.contextmanager
@@ -256,7 +256,7 @@ class RunEagerly(Option):
             tf.config.run_functions_eagerly(before)
 
     def _counted(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        self.used()
+        self.count_use()
         return call(*args, **kwargs)
 
 

@@ -83,7 +83,7 @@ def train_step_trace(model: Any, request: TraceRequest) -> Trace:
     execute(traced, graph, request, writer, _warn_once_per_operation(found))
     writer.mark("end")
     if on_host:
-        found.spread = _peak_bounds(request, writer.peak, batch)
+        found.cpu_peak_bounds = _peak_bounds(request, writer.peak, batch)
     found.log.sources = source_lines(found.log.stacks)
     return found
 

@@ -34,7 +34,7 @@ from tensorlens.planning.torch.patches import program_patches
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.trace import Caution, Cautions, Trace, caution, caution_scope
-from tensorlens.planning.trials.global_settings import SEED, applied
+from tensorlens.planning.trials.global_settings import SEED, apply
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.step_runner import StepRunner
 from tensorlens.records.logs.stacks import source_lines
@@ -76,8 +76,10 @@ def _run(job: Job, tell: Callable[[int], None], default_device: str | None = Non
         # restore what the program sets for the whole process
         exit_stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         enter(torch.set_grad_enabled(torch.is_grad_enabled()))
+        wanted = job.program.global_settings or {}
         # no numbers are drawn without data
-        enter(applied(job.program.global_settings or {}, leave=(SEED,)))
+        wanted = {name: value for name, value in wanted.items() if name != SEED}
+        exit_stack.callback(apply, apply(wanted))
         scratch_rule = _enter_device(job, enter)
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)

@@ -11,10 +11,10 @@ attach(
         "jobs": (
             "CannotApply",
             "Failure",
+            "FailureKind",
             "Job",
             "Measurement",
             "Program",
-            "Reason",
             "Variant",
             "catalogue",
         ),

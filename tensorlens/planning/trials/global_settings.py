@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -124,7 +124,7 @@ _SETTINGS = (
 )
 
 
-def settings() -> GlobalSettings:
+def current_settings() -> GlobalSettings:
     """Return the settings of this process, of the frameworks that it has imported."""
     found: dict[str, Any] = {}
     for each in _SETTINGS:
@@ -134,16 +134,6 @@ def settings() -> GlobalSettings:
             with contextlib.suppress(Exception):
                 found[each.name] = each.read(framework)
     return found
-
-
-@contextlib.contextmanager
-def applied(wanted: GlobalSettings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Apply another process's settings, except ``leave``; restore the former ones at the end."""
-    before = apply({name: value for name, value in wanted.items() if name not in leave})
-    try:
-        yield
-    finally:
-        apply(before)
 
 
 def apply(wanted: GlobalSettings) -> GlobalSettings:

@@ -176,7 +176,7 @@ class Measurement:
     recorded: tuple[Recording, StepFacts] | None = None
 
 
-class Reason(StrEnum):
+class FailureKind(StrEnum):
     """Why a run has no figures."""
 
     OUT_OF_MEMORY = "out of memory"
@@ -192,7 +192,7 @@ class Reason(StrEnum):
 class Failure:
     """A run without figures."""
 
-    kind: Reason
+    kind: FailureKind
     text: str
     """The reason, in one line."""
     details: str = ""

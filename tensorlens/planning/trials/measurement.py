@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.jobs import CannotApply, Failure, Job, Reason, Result
+from tensorlens.planning.trials.jobs import CannotApply, Failure, FailureKind, Job, Result
 from tensorlens.planning.trials.loaders_ahead import held_ahead
 from tensorlens.planning.trials.meter import ExtraStepRecorder, Meter
 from tensorlens.planning.trials.program_recording import ProgramRecording
@@ -87,7 +87,7 @@ def run_job(job: Job, hooks: TrialHooks) -> Result:
             text = hooks.refusal(error, job.limit is not None)
             if text is None:
                 raise
-            return Failure(Reason.OUT_OF_MEMORY, text)
+            return Failure(FailureKind.OUT_OF_MEMORY, text)
     program.finished()
     figures = extra_step.figures if extra_step and extra_step.figures else meter.figures()
     ahead, why = held_ahead()

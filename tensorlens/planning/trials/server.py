@@ -31,12 +31,12 @@ from tensorlens.guards import one_line
 from tensorlens.planning.trials.jobs import (
     OPTIONS,
     Failure,
+    FailureKind,
     Job,
     JobEnd,
     JobStart,
     Message,
     Progress,
-    Reason,
     Result,
     WakeRequest,
 )
@@ -190,7 +190,7 @@ def _failure(error: BaseException, output: str, *, is_fake: bool) -> Failure:
     """Return the failure for an error: one line, the program's traceback and its last output."""
     if isinstance(error, TensorlensError):
         is_usage = isinstance(error, UsageError)
-        return Failure(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
+        return Failure(FailureKind.USAGE if is_usage else FailureKind.CANNOT, str(error))
     whole = text = type(error).__name__
     # __str__ of an error may fail
     with contextlib.suppress(Exception):
@@ -209,7 +209,7 @@ def _failure(error: BaseException, output: str, *, is_fake: bool) -> Failure:
         lines += ["it wrote last:", last]
     if is_fake and _WITHOUT_DATA.search(whole):
         lines.append(_ADVICE)
-    return Failure(Reason.FAILED, text, "\n".join(lines))
+    return Failure(FailureKind.FAILED, text, "\n".join(lines))
 
 
 def _own_frames(error: BaseException) -> list[str]:

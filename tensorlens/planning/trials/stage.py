@@ -36,7 +36,7 @@ class Option(Generic[S]):
 
     unused = ""
     """Error text if the option never took effect; empty: not checked."""
-    uses = 0
+    use_count = 0
     """Number of times that it took effect."""
 
     def __init__(self, value: Any, stage: S) -> None:
@@ -58,13 +58,13 @@ class Option(Generic[S]):
         """Return a step to run in place of ``step``."""
         return step
 
-    def used(self) -> None:
+    def count_use(self) -> None:
         """Count one use."""
-        self.uses += 1
+        self.use_count += 1
 
     def finished(self) -> None:
         """Raise after the steps if it never took effect."""
-        if self.unused and not self.uses:
+        if self.unused and not self.use_count:
             raise CannotApply(self.unused)
 
 

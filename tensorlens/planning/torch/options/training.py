@@ -40,7 +40,7 @@ class Optimizers(Option):
         """Replace the optimizers that are made."""
         with exchanging(torch.optim.Optimizer, self._replacement):
             yield
-        if not self.uses:
+        if not self.use_count:
             raise CannotApply("make_step() makes no optimizer of torch: there is none to change")
 
     def _replacement(self, cls: type, given: dict[str, Any]) -> Any:
@@ -48,7 +48,7 @@ class Optimizers(Option):
         wanted = _arguments(kind, given, self._extra, same=kind is cls)
         made: Any = object.__new__(kind)
         _initialise(made, given, wanted)
-        self.used()
+        self.count_use()
         return made
 
 
@@ -102,7 +102,7 @@ class SetToNone(Option):
         return intercepted(self._with_value, *((owner, "zero_grad") for owner in owners))
 
     def _with_value(self, zero_grad: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
-        self.used()
+        self.count_use()
         return zero_grad(owner, set_to_none=self.value)
 
 
@@ -157,7 +157,7 @@ class Accumulate(Option):
                 "accumulate: the optimizer is given a closure, which runs forward itself"
             )
         self._stepped = True
-        self.used()
+        self.count_use()
         if self._part < self.value - 1:
             return None
         with torch.no_grad():
@@ -188,7 +188,7 @@ class PrefetchFactor(Option):
     stepping = building
 
     def _set(self, function: Any, loader: Any) -> Any:
-        self.used()
+        self.count_use()
         if not loader.num_workers:
             return function(loader)
         self._with_workers += 1

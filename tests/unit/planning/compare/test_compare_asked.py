@@ -12,10 +12,10 @@ from tensorlens.planning.compare import options as compare_options
 from tensorlens.planning.compare import trials
 from tensorlens.planning.trials import (
     Failure,
+    FailureKind,
     Job,
     Measurement,
     Program,
-    Reason,
     Variant,
     catalogue,
 )
@@ -138,9 +138,9 @@ class FakeLauncher:
         self.tried.append(job.batch)
         peak = self.fixed + self.each * job.batch
         if self.most is not None and job.batch > self.most:
-            return Failure(Reason.FAILED, "IndexError: there is no such item")
+            return Failure(FailureKind.FAILED, "IndexError: there is no such item")
         if peak > job.limit:
-            return Failure(Reason.OUT_OF_MEMORY, "no room")
+            return Failure(FailureKind.OUT_OF_MEMORY, "no room")
         return Measurement("cpu", peak, None, 0, (), None)
 
 
@@ -189,7 +189,7 @@ def test_search_ends_at_any_failure():
 def test_a_signal_at_the_smallest_batch_may_mean_memory(signal, batch):
     class Ended(FakeLauncher):
         def run(self, job):
-            return Failure(Reason.FAILED, "it is gone", signal=signal)
+            return Failure(FailureKind.FAILED, "it is gone", signal=signal)
 
     found = largest(Ended(0, 1), 1000)
     assert (found.batch, found.beyond + found.missing) == (batch, "1: it is gone")
