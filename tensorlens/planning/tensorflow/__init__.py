@@ -33,8 +33,8 @@ def prepare() -> None:
         importlib.import_module("keras")
 
 
-def run(job: Job) -> Result:
-    """Run a job in this process, or trace its step."""
+def run(job: Job, tell: Callable[[int], None]) -> Result:
+    """Run a job in this process, or trace its step if it is estimated."""
     from tensorlens.planning.tensorflow.measurement import HOOKS, estimate_trace
     from tensorlens.planning.trials.measurement import run_job
 

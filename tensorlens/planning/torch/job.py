@@ -19,7 +19,7 @@ from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.step_runner import forget
 
 
-def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
+def estimate_trace(job: Job, tell: Callable[[int], None]) -> Trace:
     """Run a job and return its trace; ``tell`` is called with the number of finished steps."""
     card = None if job.device == "cpu" else job.card or H100
     _prepare_device(card)

@@ -106,7 +106,7 @@ def _run(job: Job, tell: Callable[[int], None], default_device: str | None = Non
             names.name_all()
             return step
 
-        steps.run(job.program, begin, stacks.call_program)
+        steps.run(begin, stacks.call_program)
         names.name_all()
         program.finished()
     if default_device is not None and _trains_elsewhere(default_device, tracker):

@@ -1,9 +1,9 @@
 """Jobs: a program to run in another process, and the answers.
 
 A framework's module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which imports no
-framework, ``prepare()``, which imports all that jobs need, ``run(job)``, which the process calls,
-and ``step_watch(mark)``, which returns a :class:`~tensorlens.planning.step_facts.Watch`; ``mark``
-names a moment.
+framework, ``prepare()``, which imports all that jobs need, ``run(job, tell)``, which the process
+calls (``tell`` with the number of steps done, of an estimate), and ``step_watch(mark)``, which
+returns a :class:`~tensorlens.planning.step_facts.Watch`; ``mark`` names a moment.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def run_job(job: Job, hooks: TrialHooks) -> Result:
         steps = StepRunner(wanted, recording or meter, lambda done: None, hooks.when_stepped)
     try:
         with nullcontext() if job.limit is None else hooks.limit_memory(job.limit):
-            steps.run(job.program, begin, call)
+            steps.run(begin, call)
     except BaseException as error:
         # data may be too short for the extra step: the figures are known by then
         is_of_extra_step = extra_step is not None and extra_step.figures is not None

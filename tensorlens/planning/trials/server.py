@@ -171,11 +171,8 @@ def _result(job: Job, send: Send) -> Result:
     output = io.TextIOWrapper(written, "utf-8", "backslashreplace", write_through=True)
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            if job.is_fake:
-                fake = importlib.import_module(_FAKE)
-                result: Result = fake.run_job(job, lambda done: send(Progress(done)))
-            else:
-                result = importlib.import_module(OPTIONS[job.framework]).run(job)
+            framework = importlib.import_module(OPTIONS[job.framework])
+            result: Result = framework.run(job, lambda done: send(Progress(done)))
         return result
     except BaseException as error:
         text = ""

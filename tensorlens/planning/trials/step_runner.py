@@ -178,34 +178,37 @@ class StepRunner:
         """Whether a whole program was ended after the last wanted step."""
 
     def run(
-        self, program: Program, begin: Callable[[], Any], call: Callable[[Callable[[], Any]], Any]
+        self,
+        begin: Callable[[], Callable[[], Any] | None],
+        call: Callable[[Callable[[], Any]], Any],
     ) -> None:
         """Run a program's steps.
 
         ``begin`` returns the step, which ``call`` runs, or None after a whole program. The steps of
         a whole program are those of its first optimizer; without any, the whole is one step.
         """
-        step = checked_step(self._begun(begin), program.name)
+        step = self._step_of_program(begin)
         if step is None:
             if not self.seconds:
                 self._marks.mark("step 1", row=0)
-                self._end()
+                self._end_step()
         else:
             self._marks.forget_marks()
             self.seconds.clear()
             self.was_ended = False
             for number in range(1, self._wanted + 1):
-                self._begin(number)
+                self._begin_step(number)
                 call(step)
-                self._end()
+                self._end_step()
         self._marks.mark(END)
 
-    def _begun(self, begin: Callable[[], Any]) -> Any:
+    def _step_of_program(self, begin: Callable[[], Any]) -> Callable[[], Any] | None:
         """Begin the program, and end it once it has made all wanted steps itself."""
         end = self._when_stepped(self._stepped)
         self._began = time.perf_counter()
         try:
-            return begin()
+            step: Callable[[], Any] | None = begin()
+            return step
         except StepsDone:
             return None
         except SystemExit as error:
@@ -221,17 +224,17 @@ class StepRunner:
             raise StepsDone
         if not self.seconds:
             self._marks.mark("step 1", row=0)
-        self._end()
+        self._end_step()
         if len(self.seconds) == self._wanted:
             self.was_ended = True
             raise StepsDone
-        self._begin(len(self.seconds) + 1)
+        self._begin_step(len(self.seconds) + 1)
 
-    def _begin(self, number: int) -> None:
+    def _begin_step(self, number: int) -> None:
         self._marks.mark(f"step {number}")
         self._began = time.perf_counter()
 
-    def _end(self) -> None:
+    def _end_step(self) -> None:
         self.seconds.append(time.perf_counter() - self._began)
         self._done(len(self.seconds))
 

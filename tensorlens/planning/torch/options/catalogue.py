@@ -31,8 +31,12 @@ def prepare() -> None:
         importlib.import_module("torch._dynamo")
 
 
-def run(job: Job) -> Result:
-    """Run a job in this process."""
+def run(job: Job, tell: Callable[[int], None]) -> Result:
+    """Run a job in this process, on tensors without data if it is estimated."""
+    if job.estimated:
+        from tensorlens.planning.torch.job import estimate_trace
+
+        return estimate_trace(job, tell)
     from tensorlens.planning.torch.options.program import HOOKS
     from tensorlens.planning.trials.measurement import run_job
 
