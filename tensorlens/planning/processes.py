@@ -98,7 +98,7 @@ class Runner:
         is_fake = job.is_fake
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
         environment = {**os.environ, **job.environment, **hidden, _LOADING: _loading(job.program)}
-        key = _key(job, environment, is_fake)
+        key = _key(job, environment)
         with _lock:
             server = self._servers.pop(key, None) or _kept.pop(key, None)
         if server is not None and not server.wakes():
@@ -155,7 +155,7 @@ def _loading(program: Program) -> str:
     return "\n".join([*known, this])
 
 
-def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
+def _key(job: Job, environment: dict[str, str]) -> Hashable:
     """Return the key of a shared process: its program, device and environment."""
     try:
         folder = Path.cwd()
@@ -163,7 +163,7 @@ def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
         folder = None
     program = replace(job.program, global_settings=None, arguments=tuple(job.program.arguments))
     # a process prepares the device of fake tensors only once
-    device = (job.device, job.card) if is_fake else None
+    device = job.device, job.card
     return program, device, os.getpid(), folder, *interpreter(), *sorted(environment.items())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from tensorlens.planning.estimate.figures import library_bytes
 from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
@@ -195,10 +195,7 @@ def peak_modules(estimate: Estimate) -> Mapping[str | None, int]:
     return {**sizes, **{f"{name} (library)": nbytes for name, nbytes in libraries.items()}}
 
 
-K = TypeVar("K")
-
-
-def _without(sizes: Mapping[K | None, int], nbytes: int) -> dict[K | None, int]:
+def _without(sizes: Mapping[Any, int], nbytes: int) -> dict[Any, int]:
     """Return the sizes of places, with ``nbytes`` subtracted from those of no place (None)."""
     known = {**sizes, None: sizes.get(None, 0) - nbytes}
     return {place: size for place, size in known.items() if size > 0}

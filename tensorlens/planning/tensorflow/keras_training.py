@@ -13,9 +13,9 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.registry import when_imported
-from tensorlens.planning.card import Card
 from tensorlens.planning.patches import patched
 from tensorlens.planning.trace import Caution, Trace
+from tensorlens.planning.trials.jobs import Job
 
 SAMPLES = 32
 """Default batch size, as in Keras."""
@@ -133,15 +133,12 @@ def _flat(inputs: Any) -> list[Any]:
     return list(keras.tree.flatten(inputs))
 
 
-def trace_training(
-    error: BaseException, device: str, card: Card | None, options: Mapping[str, Any]
-) -> Trace | None:
+def trace_training(error: BaseException, job: Job, options: Mapping[str, Any]) -> Trace | None:
     """Return the trace of a training that ended a program; None if ``error`` is something else.
 
     Args:
         error: the exception that ended the program.
-        device: ``cuda`` or ``cpu``.
-        card: the card whose memory is estimated.
+        job: its device and card are those of the estimate.
         options: fields of ``TraceRequest``; they override what the training says.
     """
     if not isinstance(error, Training):
@@ -157,7 +154,7 @@ def trace_training(
         except UsageError:
             known["input_shape"] = error.shape
     trace = train_step_trace(
-        model, TraceRequest(**{**known, **options, "device": device, "card": card})
+        model, TraceRequest(**{**known, **options, "device": job.device, "card": job.card})
     )
     if error.is_of_program:
         trace.cautions.append(Caution(_ENDED.format(model.name)))

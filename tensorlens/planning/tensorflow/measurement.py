@@ -75,9 +75,9 @@ class TensorflowMeter(Meter):
         return Measurement(device, self._highest[device], None, setup, (), None, missing=missing)
 
 
-def _program_with_options(job: Job, *, estimated: bool) -> ProgramWithOptions:
+def _program_with_options(job: Job) -> ProgramWithOptions:
     """Return the program of a job with its options applied."""
-    stage = Stage(estimated=estimated, batch=job.batch)
+    stage = Stage(estimated=job.estimated, batch=job.batch)
     settings = job.variant.settings
     options = [kind(settings[name], stage) for name, kind in OPTIONS.items() if name in settings]
     return ProgramWithOptions(job, stage, options, step_of)
@@ -108,7 +108,7 @@ def _clear_session() -> None:
 HOOKS = TrialHooks(
     seed=lambda: tf.random.set_seed(0),
     meter=TensorflowMeter,
-    program=lambda job: _program_with_options(job, estimated=False),
+    program=_program_with_options,
     when_stepped=when_stepped,
     refusal=_refusal,
     limit_memory=_limit_memory,
@@ -134,7 +134,7 @@ def estimate_trace(job: Job) -> Trace:
     """
     keras("an estimate")
     apply(job.program.global_settings or {})
-    made = _program_with_options(job, estimated=True)
+    made = _program_with_options(job)
     step = made.begin()
     if step is None:
         raise CannotApply("an estimate needs a make_step() that returns step()")
@@ -146,7 +146,7 @@ def estimate_trace(job: Job) -> Trace:
     else:
         raise CannotApply(_OWN_LOOP)
     try:
-        found = trace_training(wanted, "cpu" if job.device == "cpu" else "cuda", job.card, {})
+        found = trace_training(wanted, job, {})
     except Exception as error:
         raise CannotApply(f"the train step cannot be traced: {one_line(error, 300)}") from error
     assert found is not None

@@ -11,7 +11,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.native import check_release
 from tensorlens.heap.objects import without_tuples
 from tensorlens.native.build import NativeUnavailable
-from tensorlens.planning.card import H100, Card
+from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, trace_training
 from tensorlens.planning.torch.device.stand_in import prepare
 from tensorlens.planning.trace import Trace
@@ -21,14 +21,13 @@ from tensorlens.planning.trials.step_runner import forget
 
 def estimate_trace(job: Job, tell: Callable[[int], None]) -> Trace:
     """Run a job and return its trace; ``tell`` is called with the number of finished steps."""
-    card = None if job.device == "cpu" else job.card or H100
-    _prepare_device(card)
+    _prepare_device(job.card)
     from tensorlens.planning.torch.run import run
 
     try:
         trace = run(job, tell)
     except BaseException as error:
-        of_keras = trace_training(error, job.device or "cuda", card, job.keras_options)
+        of_keras = trace_training(error, job, job.keras_options)
         if of_keras is None:
             raise
         return of_keras

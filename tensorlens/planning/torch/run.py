@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
-from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
@@ -45,28 +44,23 @@ def run(job: Job, tell: Callable[[int], None]) -> Trace:
 
     A program that never uses the device is run again with the device as torch's default one.
     """
-    device = job.device or "cuda"
     trace = _run(job, tell)
-    if device != "cpu" and not any(name.startswith(device) for name in trace.log.devices):
-        try:
-            trace = _run(job, tell, default_device=device)
-        except (RuntimeError, TypeError) as error:
-            # a function may use tensors from outside of it; a file runs again as a whole
-            if job.program.parcel is None and "device" in str(error):
-                raise _no_model_on(device) from error
-            raise
-        trace.cautions.insert(
-            0,
-            Caution(
-                f"the program puts nothing on {device}: it was run with "
-                f'torch.set_default_device("{device}")'
-            ),
-        )
+    if job.card is None or any(name.startswith("cuda") for name in trace.log.devices):
+        return trace
+    try:
+        trace = _run(job, tell, on_cuda=True)
+    except (RuntimeError, TypeError) as error:
+        # a function may use tensors from outside of it; a file runs again as a whole
+        if job.program.parcel is None and "device" in str(error):
+            raise UsageError(_NOTHING_ON_CUDA) from error
+        raise
+    text = 'the program puts nothing on cuda: it was run with torch.set_default_device("cuda")'
+    trace.cautions.insert(0, Caution(text))
     return trace
 
 
-def _run(job: Job, tell: Callable[[int], None], default_device: str | None = None) -> Trace:
-    """Run a job; with a default device refuse a program that trains elsewhere."""
+def _run(job: Job, tell: Callable[[int], None], *, on_cuda: bool = False) -> Trace:
+    """Run a job; with ``on_cuda`` as torch's default device, refuse one that trains elsewhere."""
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = Cautions()
@@ -86,15 +80,15 @@ def _run(job: Job, tell: Callable[[int], None], default_device: str | None = Non
         enter(node_stacks(stacks))
         # threads of autograd drop their references some time after backward() returns
         enter(torch.autograd.set_multithreading_enabled(False))
-        on_device = job.device != "cpu"
-        tracker = enter(Tracker(trace, stacks, scratch_rule, backward_has_thread=on_device))
-        if default_device is not None:
-            torch.set_default_device(default_device)
+        has_thread = job.card is not None
+        tracker = enter(Tracker(trace, stacks, scratch_rule, backward_has_thread=has_thread))
+        if on_cuda:
+            torch.set_default_device("cuda")
             exit_stack.callback(torch.set_default_device, None)
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
-        program = program_with_options(job, estimated=True)
+        program = program_with_options(job)
 
         def begin() -> Any:
             step = stacks.call_program(ended_at_training, program.begin)
@@ -109,8 +103,8 @@ def _run(job: Job, tell: Callable[[int], None], default_device: str | None = Non
         steps.run(begin, stacks.call_program)
         names.name_all()
         program.finished()
-    if default_device is not None and _trains_elsewhere(default_device, tracker):
-        raise _no_model_on(default_device)
+    if on_cuda and _trains_elsewhere(tracker):
+        raise UsageError(_NOTHING_ON_CUDA)
     if steps.was_ended:
         cautions.found.append(
             Caution(
@@ -128,38 +122,34 @@ def _enter_device(
 ) -> ScratchRule | None:
     """Enter the replacements for device and data; return the rule of scratch memory."""
     scratch_rule: ScratchRule | None = None
-    if job.device == "cpu":
+    if job.card is None:
         host = CpuScratch.here()
         if host is not None:
             scratch_rule = host
             enter(host.rnn_workspaces())
-    elif job.device == "cuda":
-        card = job.card or H100
-        scratch_rule = CudaScratch(card)
-        enter(fused_attention(card))
+    else:
+        scratch_rule = CudaScratch(job.card)
+        enter(fused_attention(job.card))
     enter(value_patches())
     enter(program_patches())
     enter(distributed(job.world_size if job.world_size > 1 else None))
     return scratch_rule
 
 
+_NOTHING_ON_CUDA = (
+    "the program keeps its tensors on the CPU: no model is on cuda; give it the arguments that it"
+    ' has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the CPU (device="cpu", or'
+    " --device cpu before the program)"
+)
 _TRAINED = ("parameter", "gradient")
 
 
-def _trains_elsewhere(device: str, tracker: Tracker) -> bool:
-    """Tell whether a program trains on other devices alone; its data may be on this one."""
+def _trains_elsewhere(tracker: Tracker) -> bool:
+    """Tell whether a program trains on other devices than cuda; its data may be there."""
     log = tracker.trace.log
     trained = {number for number, each in enumerate(log.labels) if each.role in _TRAINED}
     devices = {log.devices[log.device[row]] for row, at in enumerate(log.label) if at in trained}
-    return bool(devices) and not any(name.startswith(device) for name in devices)
-
-
-def _no_model_on(device: str) -> UsageError:
-    return UsageError(
-        f"the program keeps its tensors on the CPU: no model is on {device}; give it the"
-        f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'
-        f' CPU (device="cpu", or --device cpu before the program)'
-    )
+    return bool(devices) and not any(name.startswith("cuda") for name in devices)
 
 
 @cache

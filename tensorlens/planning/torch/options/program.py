@@ -33,9 +33,9 @@ _OPTIONS: dict[str, type[Option]] = {
 _OPTIMIZER_SETTINGS = ("optimizer", "fused", "foreach")
 
 
-def program_with_options(job: Job, *, estimated: bool) -> ProgramWithOptions:
-    """Return the program of a job with its option; ``estimated``: on tensors without data."""
-    stage = Stage(estimated=estimated, batch=job.batch)
+def program_with_options(job: Job) -> ProgramWithOptions:
+    """Return the program of a job with its option."""
+    stage = Stage(estimated=job.estimated, batch=job.batch)
     return ProgramWithOptions(job, stage, list(_options(job.variant.settings, stage)), step_of)
 
 
@@ -98,7 +98,7 @@ def _refusal(error: BaseException, _limited: bool) -> str | None:
 HOOKS = TrialHooks(
     seed=lambda: torch.manual_seed(0),
     meter=TorchMeter,
-    program=lambda job: program_with_options(job, estimated=False),
+    program=program_with_options,
     when_stepped=when_stepped,
     refusal=_refusal,
     limit_memory=lambda nbytes: (_limited_devices if torch.cuda.is_available() else host_limited)(
