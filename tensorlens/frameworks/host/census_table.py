@@ -25,39 +25,24 @@ def number_of(items: list[_T], item: _T) -> int:
         return len(items) - 1
 
 
-class Births:
-    """Lines that allocated storages, as far as the native counter watched."""
-
-    def __init__(self, allocator: NativeAllocator | None) -> None:
-        self._allocator = allocator
-
-    def numbers(self, storages: array[int]) -> tuple[array[int], array[int]]:
-        """Return line numbers of each storage: see NativeAllocator.births."""
-        if self._allocator is None:
-            unknown = array("i", [-1]) * len(storages)
-            return unknown, unknown[:]
-        return self._allocator.births(storages)
-
-    def line(self, number: int) -> SourceLine:
-        """Return a line by its number."""
-        assert self._allocator is not None
-        return SourceLine(*self._allocator.birth_line(number))
-
-    def block(self, address: int, size: int, number: int, what: str | None = None) -> UnnamedBlock:
-        """Return a block of no tensor, with the line that made it if known."""
-        return UnnamedBlock(address, size, self.line(number) if number >= 0 else None, what=what)
+def unnamed_block(
+    allocator: NativeAllocator, address: int, size: int, birth: int, what: str | None = None
+) -> UnnamedBlock:
+    """Return a block of no tensor, with the line that made it if known."""
+    born = SourceLine(*allocator.birth_line(birth)) if birth >= 0 else None
+    return UnnamedBlock(address, size, born, what=what)
 
 
-def add_births(table: TensorTable, births: Births) -> None:
+def add_births(table: TensorTable, allocator: NativeAllocator | None) -> None:
     """Fill in the line that allocated each storage, if known."""
-    born, models = births.numbers(table.storage)
+    if allocator is None:
+        table.born, table.model_line = (array("i", [-1]) * len(table.storage) for _ in range(2))
+        return
+    born, models = allocator.births(table.storage)
     lines: dict[int, int] = {-1: -1}
     for number in (set(born) | set(models)) - {-1}:
         lines[number] = len(table.lines)
-        table.lines.append(births.line(number))
-    if len(lines) == 1:
-        table.born, table.model_line = born, models
-        return
+        table.lines.append(SourceLine(*allocator.birth_line(number)))
     table.born = array("i", map(lines.__getitem__, born))
     table.model_line = array("i", map(lines.__getitem__, models))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from itertools import starmap
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.host.census_table import Births, note_foreign
+from tensorlens.frameworks.host.census_table import note_foreign, unnamed_block
 from tensorlens.frameworks.host.counters import HostCounterChoice
 from tensorlens.frameworks.host.ledger import (
     AllocatorFigures,
@@ -84,9 +84,9 @@ def _address(tensor: Any) -> int:
         return 0
 
 
-def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
+def cpu_ledger(table: TensorTable) -> Ledger:
     """Return the CPU's ledger; add a note to the rows whose memory torch did not allocate."""
-    rows = cpu_rows(table)
+    rows, counter = cpu_rows(table), cpu_counter()
     if not isinstance(counter, TorchAllocator):
         return ledger_of_process(table, rows, counter)
     everything = len(rows) == len(table)
@@ -101,7 +101,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
             precision=counter.precision,
             named=balance.named,
             allocated=balance.allocated,
-            blocks=tuple(starmap(births.block, balance.unmatched)),
+            blocks=tuple(starmap(partial(unnamed_block, counter), balance.unmatched)),
             block_count=balance.unmatched_count,
         )
     )

@@ -9,12 +9,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import starmap
 
 from tensorlens.frameworks.base import CensusRoot, Counter, Findings
 from tensorlens.frameworks.host.allocator import Balance, LiveBlocks, NativeAllocator
-from tensorlens.frameworks.host.census_table import Births, note_foreign, number_of
+from tensorlens.frameworks.host.census_table import note_foreign, number_of, unnamed_block
 from tensorlens.frameworks.host.ledger import (
     AllocatorFigures,
     balanced,
@@ -163,26 +163,25 @@ def _tabulate(
 ) -> tuple[TensorTable, Mapping[str, Ledger]]:
     """Return the table of tensors and of the runtime's blocks, and the ledger of each device."""
     if not isinstance(counter, TensorflowAllocator):
-        table = tabulate(rows, names, Births(None))
+        table = tabulate(rows, names, None)
         ledger = ledger_of_process(table, cpu_rows(table), counter)
         return table, {"cpu": ledger, **device_ledgers(table)}
-    births = Births(counter)
     numbers = [number for number, row in enumerate(rows) if row.device == "cpu"]
     addresses = array("Q", (rows[number].fact.address for number in numbers))
     balance = counter.balance(addresses, _MAX_LISTED)
-    blocks, others = _runtime_rows(balance.of_nodes, counter, names, births)
-    table = tabulate([*rows, *blocks], names, births)
+    blocks, others = _runtime_rows(balance.of_nodes, counter, names)
+    table = tabulate([*rows, *blocks], names, counter)
     foreign = [number for number, size in zip(numbers, balance.sizes, strict=True) if size < 0]
     _note_numbers(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
     named = balance.named + sum(block.fact.nbytes for block in blocks)
-    unmatched = [*starmap(births.block, balance.unmatched), *others]
+    unmatched = [*starmap(partial(unnamed_block, counter), balance.unmatched), *others]
     ledger = _cpu_ledger(counter, balance, named, unmatched, len(others))
     return table, {"cpu": ledger, **device_ledgers(table)}
 
 
 def _runtime_rows(
-    blocks: LiveBlocks, allocator: NativeAllocator, names: Names, births: Births
+    blocks: LiveBlocks, allocator: NativeAllocator, names: Names
 ) -> tuple[list[CensusRow], list[UnnamedBlock]]:
     """Return a row for each block that its node describes, and the other blocks."""
     nodes, text = Nodes(), cache(names.text)
@@ -198,7 +197,7 @@ def _runtime_rows(
         found = describe(node, function, size, birth >= 0)
         if found is None:
             what = f"made by {allocator.op_name(node)}"
-            others.append(births.block(address, size, birth, what))
+            others.append(unnamed_block(allocator, address, size, birth, what))
             continue
         name = text(found.base)
         name = name if found.key is None else names.key(name, found.key)

@@ -13,8 +13,8 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
+from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.census_table import (
-    Births,
     add_births,
     choose_counted,
     name_the_rest,
@@ -126,14 +126,16 @@ class CensusRows:
         return None if number is None else self.rows[number]
 
 
-def tabulate(rows: Sequence[CensusRow], names: Names, births: Births) -> TensorTable:
+def tabulate(
+    rows: Sequence[CensusRow], names: Names, allocator: NativeAllocator | None
+) -> TensorTable:
     """Return the table of all rows; each buffer is counted in one of them."""
     table = TensorTable()
     table.names = names
     for row in rows:
         _append(table, row)
     table.alias = array("i", [-1]) * len(table)
-    add_births(table, births)
+    add_births(table, allocator)
     name_the_rest(table)
     first: dict[tuple[int, int], int] = {}
     firsts = array("i")

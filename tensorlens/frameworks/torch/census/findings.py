@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Callable, Container, Iterator, Sequence
 
 from tensorlens.frameworks.base import CensusRoot, Findings
+from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.census_table import (
-    Births,
     add_births,
     choose_counted,
     name_the_rest,
@@ -43,7 +43,9 @@ _COPIED_COLUMNS = (
 )
 
 
-def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTable:
+def tabulate(
+    found: FoundTensors, named: NamedRows, allocator: NativeAllocator | None
+) -> TensorTable:
     """Build the table of all tensors; each storage is counted in one row."""
     table = TensorTable()
     scan = found.scan
@@ -57,7 +59,7 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
     table.devices = ["mps" if device == "mps:0" else device for device in scan.devices]
     table.dtypes = list(scan.dtypes)
     table.shapes = list(scan.shapes)
-    add_births(table, births)
+    add_births(table, allocator)
     _set_made_inputs(table)
     _add_sparse(table, rows, named)
     plain = isinstance(rows, range)
@@ -141,11 +143,11 @@ def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> No
 
 def census(roots: Sequence[CensusRoot]) -> Findings:
     """Return all live tensors by name, the ledger of each device, and notes for the reader."""
-    births = Births(cpu.allocator())
+    allocator = cpu.allocator()
     with undisturbed() as can_read:
         found, _, named = _find_and_name(roots, Heap(live_objects()), can_read)
-        table = tabulate(found, named, births)
-        ledger = {"cpu": cpu.cpu_ledger(table, cpu.cpu_counter(), births), **device_ledgers(table)}
+        table = tabulate(found, named, allocator)
+        ledger = {"cpu": cpu.cpu_ledger(table), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), why_no_names()))
     return Findings(table, ledger, (*_notes(found), *reasons))
 
@@ -158,11 +160,11 @@ def named_tensors(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTab
         near: only look at objects near the running functions, and at autograd's graphs found from
             these: takes a few milliseconds for a heap of any size.
     """
-    births = Births(cpu.allocator())
+    allocator = cpu.allocator()
     with undisturbed() as can_read:
         heap = near_heap() if near else Heap(live_objects())
         found, owners, named = _find_and_name(roots, heap, can_read)
-        return tabulate(found, named, births), owners.module_path()
+        return tabulate(found, named, allocator), owners.module_path()
 
 
 def _find_and_name(
