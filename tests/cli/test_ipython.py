@@ -62,6 +62,16 @@ def test_a_statement_shows_the_lines_of_its_function(shell):
     assert shell.user_ns["y"] == 3
 
 
+def test_a_cell_tells_what_its_backward_pass_found(shell):
+    run(shell, "import torch")
+    text, result = run(
+        shell,
+        "%%tlrun\nx = torch.ones(1024, requires_grad=True)\nloss = x.sum()\nloss.backward()",
+    )
+    assert result.success
+    assert re.search(r"before it +4\.00 KiB left by In \[\d+\]:1 in cell", text)
+
+
 def test_functions_may_be_methods_and_several(shell):
     run(shell, "%tlrun -f Net.forward -f grow -q -r Net().forward(1)")
     report = shell.user_ns["_"]

@@ -105,8 +105,7 @@ def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) ->
     for code in (cell, *_functions_in(cell)):
         entry = profiler.add_function(_stand_in(code))
         if code is cell:
-            entry.name = entry.qualname = "cell"
-            entry.first_line, entry.source = 1, tuple(lines)
+            entry.show_as("cell", lines)
 
 
 def _stand_in(code: types.CodeType) -> types.FunctionType:
