@@ -23,11 +23,7 @@ from tensorlens.planning.compare.trials import (
     outcome_of,
     run_estimate,
 )
-from tensorlens.planning.estimate.api import (
-    StepsRequest,
-    allocator_settings,
-    checked_arguments,
-)
+from tensorlens.planning.estimate.api import StepsRequest, allocator_settings, checked_arguments
 from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, program, search_path
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import Done, progress

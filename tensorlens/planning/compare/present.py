@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.compare.result import (
-    ONE_RUN,
-    QUICK,
-    Comparison,
-    Outcome,
-    Status,
-    spread,
-)
+from tensorlens.planning.compare.result import ONE_RUN, QUICK, Comparison, Outcome, Status, spread
 from tensorlens.render.blocks import (
     Bar,
     Bars,

@@ -13,11 +13,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators.cuda import parse_settings
 from tensorlens.planning.card import Card, DeviceSpec
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, EstimateTerm, Range
-from tensorlens.planning.estimate.simulation import (
-    Simulation,
-    block_changes,
-    least_capacity,
-)
+from tensorlens.planning.estimate.simulation import Simulation, block_changes, least_capacity
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording

@@ -24,12 +24,7 @@ from tensorlens.planning.suggest.late_frees import (
 from tensorlens.planning.suggest.optimizers import optimizer_change
 from tensorlens.planning.suggest.queues import queue_change
 from tensorlens.planning.suggest.recomputation import block_recomputation
-from tensorlens.planning.suggest.recorded_steps import (
-    TENSORFLOW,
-    TORCH,
-    Finder,
-    RecordedSteps,
-)
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Finder, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import Run, simulated
 from tensorlens.planning.suggest.verification import verified, without_failures
