@@ -74,7 +74,7 @@ def anchors(
     temporaries: dict[int, str] = {}
     below = tuple(f"{package}." for package in skip)
     # before frames: runpy and others have a variable for a module's globals
-    for name, module in _modules(only_modules):
+    for name, module in modules(only_modules):
         if name not in skip and not name.startswith(below):
             texts.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
     users, libraries = _frames(skip)
@@ -86,7 +86,7 @@ def anchors(
 
 def library_functions() -> frozenset[str]:
     """Return the prefixes of variables' names in libraries' running functions: ``fit(): ``."""
-    return frozenset(map(_label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
+    return frozenset(map(label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
 
 
 def variables_of(frame: FrameType) -> Iterator[Any]:
@@ -153,7 +153,8 @@ def _variables_of_main() -> list[Any]:
     return [*dict.values(vars_of_module(main))] if is_subtype(type(main), MODULES) else []
 
 
-def _label(code: CodeType) -> str:
+def label(code: CodeType) -> str:
+    """Return what stands before the names of a function's variables: ``main(): ``."""
     return f"{function_name(code)}(): "
 
 
@@ -164,20 +165,20 @@ def _add_frame(
     # module-level code and class bodies keep their variables in a dict
     if not code.co_flags & inspect.CO_NEWLOCALS:
         return
-    label = _label(code)
+    function = label(code)
     for name, address, content, _ in locals_of(frame):
         # the cell of a global of __main__ would be one more path to it
         if not name.startswith(".") and content not in skipped:
             for place in (content, address):
                 if place not in skipped:
-                    texts.setdefault(place, label + name)
+                    texts.setdefault(place, function + name)
     texts.pop(0, None)
     if _reads_frames():
         variables = len(_variables(code))
         read = _native_frame(frame, 0, variables + code.co_stacksize)
         for address in read.addresses[variables:] if read is not None else ():
             if address:
-                temporaries.setdefault(address, label + TEMPORARY)
+                temporaries.setdefault(address, function + TEMPORARY)
 
 
 def _variables(code: CodeType) -> list[str]:
@@ -241,7 +242,8 @@ def _is_below(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
-def _modules(only: Collection[str] | None) -> Iterator[tuple[str, Any]]:
+def modules(only: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the imported modules with their names, or those of some names."""
     # sys.modules may hold anything, and other threads may be importing
     known = dict.copy(sys.modules)
     chosen = known.items() if only is None else ((name, known.get(name)) for name in only)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tensorlens.heap import reference_names
-from tensorlens.heap.attributes import is_subtype
+from tensorlens.heap.attributes import is_subtype, name_of_type
 from tensorlens.heap.frames import TEMPORARY, why_no_locals
 from tensorlens.heap.native import HolderRows, How, Origin, Written, native
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, attribute_text, key_text
@@ -172,7 +172,8 @@ class _RowDescriber:
             rows.holder[row] = -1
             return TEXT, reference_names.local_text(self._object(holder), rows.address[row])
         if how == How.OPAQUE:
-            return self._steps.step(self._object(holder), self._object(row))
+            kind = name_of_type(type(self._object(row)))
+            return self._steps.step(self._object(holder), rows.address[row], kind)
         if how == How.KEY:
             return TEXT, "{key}"
         return ATTRIBUTE, _ATTRIBUTES[How(how)]

@@ -44,6 +44,7 @@ _SIGNATURES: Signatures = {
     "tl_heap_objects": (_Object, (_Object,)),
     "tl_heap_select": (ctypes.c_int, (*[_Object] * 4,)),
     "tl_heap_search": (_Address, (_Object, *[_Address] * 4, _Number, *[_Object] * 3)),
+    "tl_heap_references": (ctypes.c_int, (*[_Address] * 3, *[_Object] * 3)),
     "tl_heap_length": (_Number, (_Address,)),
     "tl_heap_read": (None, (*[_Address] * 7,)),
     "tl_heap_release": (None, (_Address,)),
@@ -68,6 +69,9 @@ class How(IntEnum):
     CONTENTS = 9
     DEFAULTS = 10
     KEYWORD_DEFAULTS = 11
+    VARS = 12
+    """The ``__dict__`` of an object, the variables of a class or a module; an alias in a name."""
+    CLOSURE = 13
 
 
 class Written(IntEnum):
@@ -110,6 +114,23 @@ class HolderRows:
     """Row of each target, or -1."""
     tuples: list[Any]
     """Tuples among the rows, to be kept alive until the rows have been read."""
+
+
+class FoundReference(NamedTuple):
+    """One object that refers to another."""
+
+    holder: Any
+    """The object itself; in place of a tuple, which may be unfinished, its length."""
+    address: int
+    """Address of the holder."""
+    child: int
+    """Address of the object referred to."""
+    references: int
+    """How many times the holder refers to it."""
+    how: int
+    """The first of these references, a :class:`How`."""
+    value: Any
+    """The key of a dict, the name of an attribute, or an index."""
 
 
 class Slots(NamedTuple):
@@ -188,6 +209,25 @@ class NativeHeap:
             library.tl_heap_release(handle)
         return HolderRows(*found, keys, written, rows, met)
 
+    def references(
+        self, targets: array[int], anchors: array[int]
+    ) -> tuple[list[FoundReference], dict[int, bool]]:
+        """Return the references to the targets, to their holders, and so on, the nearest first.
+
+        Also returns, by the address of each object whose holders were searched, whether there are
+        no more of them. Not searched are those of anchors and their instances, of classes and
+        modules, those more than 20 references away, and those of more than 1,000 objects. Objects
+        that the collector does not track, or that are frozen, are not found.
+        """
+        found, searched = list[Any](), list[int]()
+        lengths = array("q", map(len, (targets, anchors)))
+        columns = map(pointer, (targets, anchors, lengths))
+        if self._library.tl_heap_references(*columns, gc.get_objects, found, searched) < 0:
+            raise MemoryError
+        fields = [iter(found)] * len(FoundReference._fields)
+        references = [*map(FoundReference._make, zip(*fields, strict=True))]
+        return references, dict(zip(searched[::2], map(bool, searched[1::2]), strict=True))
+
     def assemble(
         self, rows: HolderRows, kind: array[int], value: array[int], first: int
     ) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
@@ -217,11 +257,6 @@ class NativeHeap:
         # ctypes would read the __class__ of an argument that is no py_object
         address: int = self._library.tl_heap_dict_of(_Object(item))
         return address
-
-    def inline_name(self, item: object, child: object) -> str | None:
-        """Return the attribute of an instance without a ``__dict__`` that refers to ``child``."""
-        place = self._library.tl_heap_inline_name(_Object(item), _Object(child))
-        return ctypes.cast(place, ctypes.py_object).value if place else None
 
     def _set_up(self, cached_keys: int) -> None:
         probe = (object(),)

@@ -28,7 +28,7 @@ from tensorlens.heap.attributes import (
     vars_of_module,
     vars_of_type,
 )
-from tensorlens.heap.frames import function_name, locals_of, suspension
+from tensorlens.heap.frames import TEMPORARY, label, locals_of, suspension
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
 
 KEPT_BY_TRACEBACK = " (kept by a traceback)"
@@ -84,8 +84,8 @@ def local_text(holder: Any, address: int) -> str:
     code: CodeType = frame.f_code
     for name, value, *_ in locals_of(frame):
         if value == address and not name.startswith("."):
-            return f"{function_name(code)}(): {name}{kept}"
-    return f"{function_name(code)}(): (temporary){kept}"
+            return f"{label(code)}{name}{kept}"
+    return f"{label(code)}{TEMPORARY}{kept}"
 
 
 class ReferenceNames:
@@ -95,8 +95,11 @@ class ReferenceNames:
         self._slots: dict[int, list[tuple[str, Callable[[Any], Any]]]] = {}
         self._places: dict[int, dict[int, int]] = {}
 
-    def step(self, holder: Any, child: Any) -> tuple[int, int | str]:
-        """Return the kind of the name's node for a reference, and its index or text."""
+    def step(self, holder: Any, child: int, type_name: str) -> tuple[int, int | str]:
+        """Return the kind of the name's node for a reference, and its index or text.
+
+        ``child`` is an address, since a tuple must not be referred to.
+        """
         kind = type(holder)
         if is_subtype(kind, collections.deque):
             place = self._place(holder, child)
@@ -106,18 +109,18 @@ class ReferenceNames:
             return TEXT, "{…}"
         for name, get in self._slots_of(kind):
             try:
-                if get(holder) is child:
+                if id(get(holder)) == child:
                     return ATTRIBUTE, name
             except (AttributeError, TypeError, ValueError):
                 continue
         attributes = dict_of(holder)
-        if attributes is child:
+        if id(attributes) == child:
             return ATTRIBUTE, "__dict__"
         if type(attributes) is dict:
             for key, value in [*attributes.items()]:
-                if value is child and type(key) is str:
+                if id(value) == child and type(key) is str:
                     return ATTRIBUTE, key
-        return ATTRIBUTE, f"<{name_of_type(type(child))}>"
+        return ATTRIBUTE, f"<{type_name}>"
 
     def _slots_of(self, kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
         slots = self._slots.get(id(kind))
@@ -133,7 +136,7 @@ class ReferenceNames:
             self._slots[id(kind)] = slots
         return slots
 
-    def _place(self, holder: Any, child: Any) -> int | None:
+    def _place(self, holder: Any, child: int) -> int | None:
         places = self._places.get(id(holder))
         if places is None:
             places = {}
@@ -144,7 +147,7 @@ class ReferenceNames:
                 # another thread changed it
                 places = {}
             self._places[id(holder)] = places
-        return places.get(id(child))
+        return places.get(child)
 
 
 def _with_module(module: Any, name: str) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import collections
-import gc
 from dataclasses import dataclass
-from itertools import compress, count, groupby, repeat
-from operator import is_
+from itertools import groupby
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from tensorlens.heap import attributes, reference_names
+from tensorlens.heap import attributes
 from tensorlens.heap.attributes import is_subtype, name_of_type, qualname_of_type
-from tensorlens.heap.native import native
+from tensorlens.heap.native import How
 from tensorlens.heap.paths.nodes import PathNode
+from tensorlens.heap.reference_names import ReferenceNames
+from tensorlens.records.names import INDEX
 from tensorlens.records.references import Reference
 
 
@@ -36,7 +36,7 @@ _MAXLEN = collections.deque.__dict__["maxlen"].__get__
 
 def kind_name(node: PathNode) -> str:
     """Return the name of an object's type."""
-    return "tuple" if node.items is not None else name_of_type(type(node.object))
+    return "tuple" if node.is_tuple else name_of_type(type(node.object))
 
 
 def owner_name(node: PathNode) -> str:
@@ -46,13 +46,13 @@ def owner_name(node: PathNode) -> str:
 
 def is_of(node: PathNode, kind: type) -> bool:
     """Return whether an object's type derives from ``kind``."""
-    return node.items is None and is_subtype(type(node.object), kind)
+    return not node.is_tuple and is_subtype(type(node.object), kind)
 
 
 def length(node: PathNode) -> int | None:
     """Return the number of items of a container; None for other objects."""
-    if node.items is not None:
-        return len(node.items)
+    if node.is_tuple:
+        return node.length
     for kind in (list, dict, set, frozenset, collections.deque, tuple):
         if is_of(node, kind):
             # of the base type: a derived one may override it with Python code
@@ -93,40 +93,13 @@ def spare(node: PathNode, child: PathNode) -> int | None:
 
 def index_of(node: PathNode, child: PathNode) -> int | None:
     """Return the index of an item; None if it is not found or the container is changing."""
-    if node.items is not None:
-        return next((at for at, item in enumerate(node.items) if id(item) == child.address), None)
-    items: Any = ()
-    for kind in (list, collections.deque, tuple):
-        if is_of(node, kind):
-            items = kind.__iter__(node.object)
-    if child.items is not None:
-        places = compress(count(), map(child.address.__eq__, map(id, items)))
-    else:
-        places = compress(count(), map(is_, items, repeat(child.object)))
-    try:
-        return next(places, None)
-    except RuntimeError:
-        return None
-
-
-_NO_KEY = object()
-
-
-def key_of(node: PathNode, child: PathNode) -> Any:
-    """Return a dict's key of a value; check the result with :func:`has_key`."""
-    entries = node.object
-    if not is_of(node, dict):
-        return _NO_KEY
-    same = map(child.address.__eq__, map(id, dict.values(entries)))
-    try:
-        return next(compress(dict.keys(entries), same), _NO_KEY)
-    except RuntimeError:
-        return _NO_KEY
-
-
-def has_key(key: Any) -> bool:
-    """Return whether a result of :func:`key_of` is a key."""
-    return key is not _NO_KEY
+    place = child.holders[node]
+    if place.how == How.ITEM:
+        return place.index
+    if is_of(node, collections.deque):
+        kind, value = ReferenceNames().step(node.object, child.address, "")
+        return int(value) if kind == INDEX else None
+    return None
 
 
 def entry(variables: Any, name: str) -> Any:
@@ -146,26 +119,13 @@ def attributes_of(node: PathNode) -> Any:
 
 def is_dict_of(node: PathNode, child: PathNode) -> bool:
     """Return whether ``child`` is the ``__dict__`` of an object."""
-    if node.items is not None or type(child.object) is not dict:
-        return False
-    reader = native()
-    if reader is not None:
-        return reader.dict_address(node.object) == child.address
-    return attributes.dict_of(node.object) is child.object
+    return child.holders[node].how == How.VARS
 
 
 def attribute_of(node: PathNode, child: PathNode) -> str:
     """Return the name of the attribute that holds ``child``, or the type of ``child`` in ``<>``."""
-    held = child.object
-    if child.items is not None:
-        # the object holds the tuple, so it is complete and safe to refer to
-        same = (each for each in gc.get_referents(node.object) if id(each) == child.address)
-        held = next(same, None)
-    if held is None:
-        return "<tuple>"
-    reader = native()
-    name = None if reader is None else reader.inline_name(node.object, held)
-    return name or str(reference_names.ReferenceNames().step(node.object, held)[1])
+    name = child.holders[node].key
+    return name or str(ReferenceNames().step(node.object, child.address, kind_name(child))[1])
 
 
 def callable_name(function: Any) -> str:

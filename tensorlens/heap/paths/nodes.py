@@ -14,8 +14,8 @@ from enum import IntEnum
 from types import CellType, FrameType, FunctionType
 from typing import Any
 
-from tensorlens.heap.attributes import MODULES, is_subtype, module_of_type, vars_of_module
-from tensorlens.heap.frames import OWN, function_name, locals_of, suspension, why_no_locals
+from tensorlens.heap.attributes import is_subtype, module_of_type, vars_of_module
+from tensorlens.heap.frames import OWN, label, locals_of, modules, suspension, why_no_locals
 from tensorlens.user_code import is_foreign
 
 _PACKAGE = "tensorlens"
@@ -48,29 +48,40 @@ class PathRoot:
     name: str = ""
 
 
-MAX_HOLDERS = 200
-"""Holders noted of one object, at most."""
-
 PLAIN_TYPES = (list, dict, set, frozenset, CellType)
-"""Types of containers without a name of their own; a tuple's node has ``items`` instead."""
+"""Types of containers without a name of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in its holder an object is."""
+
+    how: int
+    """A :class:`~tensorlens.heap.native.How`."""
+    index: int = 0
+    """Index of an item."""
+    key: str | None = None
+    """A dict's key or an attribute's name; None if it is no ``str``."""
+    text: str = ""
+    """The key as it is shown."""
 
 
 @dataclass(slots=True, eq=False)
 class PathNode:
-    """An object on a path. For a tuple only its address and its items are kept."""
+    """An object on a path. For a tuple only its address and its length are kept."""
 
     address: int
     object: Any = None
-    items: list[Any] | None = None
+    length: int | None = None
+    """Number of items of a tuple; None for other objects."""
     roots: list[PathRoot] = field(default_factory=list)
-    holders: list[PathNode] = field(default_factory=list)
-    distance: int = 0
+    holders: dict[PathNode, Place] = field(default_factory=dict)
     references: int = 0
     """Number of references to it that have been found."""
     is_crowded: bool = False
-    """Whether it has too many holders to look at all of them."""
+    """Whether it has more holders than these."""
     asked: bool = False
-    """Whether the collector was asked for its holders."""
+    """Whether its holders were searched."""
     own: bool = False
     """Whether the profiler refers to it."""
 
@@ -79,15 +90,15 @@ class PathNode:
         if root not in self.roots:
             self.roots.append(root)
 
-    def add_holder(self, holder: PathNode) -> None:
-        """Add a holder unless it is known or there are ``MAX_HOLDERS`` already."""
-        if len(self.holders) < MAX_HOLDERS and not any(known is holder for known in self.holders):
-            self.holders.append(holder)
+    @property
+    def is_tuple(self) -> bool:
+        """Whether it is a tuple."""
+        return self.length is not None
 
     @property
     def is_plain(self) -> bool:
         """Whether it is a tuple or another container without a name of its own."""
-        return self.items is not None or any(type(self.object) is plain for plain in PLAIN_TYPES)
+        return self.is_tuple or any(type(self.object) is plain for plain in PLAIN_TYPES)
 
 
 _KIND_ORDER = {RootKind.GIVEN: 1, RootKind.UNSEEN: 1, RootKind.CUT: 2}
@@ -116,14 +127,21 @@ class RootTable:
 
     def __init__(self) -> None:
         self.roots: dict[int, list[PathRoot]] = {}
-        self.own_globals: set[int] = set()
+        self.globals: list[int] = []
+        self.own_places: set[int] = set()
+        """Addresses of the profiler's classes and of its modules' globals."""
         self.variables: Counter[int] = Counter()
         """Number of running functions' variables, the profiler's too, that refer to an address."""
         self._library_roots: dict[int, PathRoot] = {}
         self.reads_variables = not why_no_locals()
-        for name, module in dict.copy(sys.modules).items():
-            if type(name) is str and is_subtype(type(module), MODULES):
-                self._add_globals(id(vars_of_module(module)), name)
+        for name, module in modules():
+            content = vars_of_module(module)
+            self._add_globals(id(content), name)
+            if is_own_name(name):
+                types = (
+                    each for each in dict.copy(content).values() if is_subtype(type(each), type)
+                )
+                self.own_places.update(map(id, filter(is_own_type, types)))
         frames = sys._current_frames()
         try:
             for thread in frames:
@@ -139,8 +157,9 @@ class RootTable:
 
     def _add_globals(self, address: int, name: str) -> None:
         if is_own_name(name):
-            self.own_globals.add(address)
+            self.own_places.add(address)
         elif address not in self.roots:
+            self.globals.append(address)
             self.roots[address] = [PathRoot(RootKind.GLOBAL, "" if name == "__main__" else name)]
 
     def _add_frame(self, frame: FrameType) -> None:
@@ -148,7 +167,6 @@ class RootTable:
         is_own = code.co_filename.startswith(OWN)
         if not is_own and id(frame.f_globals) not in self.roots:
             self._add_globals(id(frame.f_globals), namespace_name(frame.f_globals))
-        label = f"{function_name(code)}(): "
         # module-level code and class bodies keep their variables in a dict
         if code.co_flags & inspect.CO_NEWLOCALS:
             for name, address, content, references in locals_of(frame):
@@ -156,7 +174,7 @@ class RootTable:
                 place = address or content
                 self.variables[place] += references
                 if not is_own and not name.startswith("."):
-                    root = PathRoot(RootKind.LOCAL, label + name)
+                    root = PathRoot(RootKind.LOCAL, label(code) + name)
                     if is_foreign(code.co_filename):
                         # a library passes an object through many calls: one root is enough
                         self._library_roots.setdefault(place, root)

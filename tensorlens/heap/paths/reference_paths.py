@@ -7,21 +7,20 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorlens.heap import reference_names
+from tensorlens.heap.native import NativeHeap, native
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import NAMESPACES, NodePath, PathNode, PathRoot, RootKind
 from tensorlens.heap.paths.reference_text import next_step
 from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.interpreter import paused_collector
-from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference, ReferencePath
 
-_MAX_REFERENCES = 20
-"""References on a path, at most."""
 _MAX_PATHS = 5
 """Paths to one object, at most."""
-_SEARCH_FACTOR = 4
-"""Paths to find for each path to return: some have the same text."""
+_NOT_READ = ReferencePath(
+    (Reference("n/a", "n/a: the native reader of the heap is missing"),), is_cut=True
+)
 
 
 def reference_paths(
@@ -40,10 +39,14 @@ def reference_paths(
     for the collector, see :func:`cycle`, or is held by the profiler alone.
 
     A call takes some hundred milliseconds for a million objects. Nothing is kept or changed, and
-    the collector is paused meanwhile.
+    the collector is paused meanwhile. Without the native reader each path is one that ``is_cut``
+    and says so.
     """
+    reader = native()
+    if reader is None:
+        return [[] if each is None else [_NOT_READ] for each in targets]
     known = [each for each in targets if each is not None]
-    with _run_search(known, (*skip, id(targets)), _MAX_PATHS) as search:
+    with _run_search(reader, known, (*skip, id(targets))) as search:
         found = iter([_choose(target) for target in search.targets])
     return [[] if each is None else next(found) for each in targets]
 
@@ -52,9 +55,13 @@ def cycle(target: object) -> ReferencePath | None:
     """Return the cycle that keeps unreachable garbage: ``Node.parent -> dict['kids'] -> Node``.
 
     It begins and ends with the same object, whose type is the last reference. The target is in the
-    cycle or held by it. None if a root leads to the target or there is no cycle.
+    cycle or held by it. None if a root leads to the target, if there is no cycle, or without the
+    native reader.
     """
-    with _run_search([target], (), 1) as search:
+    reader = native()
+    if reader is None:
+        return None
+    with _run_search(reader, [target], ()) as search:
         node = search.targets[0]
         if any(several for several in paths(node)):
             return None
@@ -66,12 +73,12 @@ def cycle(target: object) -> ReferencePath | None:
 
 
 @contextlib.contextmanager
-def _run_search(targets: Sequence[object], skip: Collection[int], most: int) -> Iterator[Search]:
-    wanted = most * _SEARCH_FACTOR
+def _run_search(
+    reader: NativeHeap, targets: Sequence[object], skip: Collection[int]
+) -> Iterator[Search]:
     with paused_collector():
-        search = Search(targets, skip, _MAX_REFERENCES)
+        search = Search(reader, targets, skip)
         try:
-            search.run(lambda target: count_known_paths(target, wanted) >= wanted)
             yield search
         finally:
             search.clear()
@@ -123,16 +130,6 @@ def _paths_through(holder: PathNode, target: PathNode) -> Iterator[NodePath]:
                     paths_down[further.address] = (further, *path)
                     above.append(further)
         level = above
-
-
-def count_known_paths(target: PathNode, most: int) -> int:
-    """Return the number of paths from known roots; stop counting at ``most``."""
-    found = 0
-    for several in paths(target):
-        found += sum(not path.rank[0] for path in several)
-        if found >= most:
-            break
-    return found
 
 
 def shortest_cycle(node: PathNode) -> tuple[PathNode, ...] | None:
@@ -224,7 +221,7 @@ class _Writer:
 
 
 def _is_cell(node: PathNode) -> bool:
-    return node.items is None and reference_names.type_name(node.object) == "<cell>"
+    return not node.is_tuple and reference_names.type_name(node.object) == "<cell>"
 
 
 def _without_kind(reference: Reference) -> Reference:
@@ -235,14 +232,13 @@ def _without_kind(reference: Reference) -> Reference:
 def _global_step(module: str, nodes: tuple[PathNode, ...]) -> PathStep:
     if len(nodes) == 1:
         return PathStep(Reference("global", f"{module or '__main__'} (globals)"), 0)
-    key = inspection.key_of(nodes[0], nodes[1])
-    name = key if type(key) is str else key_text(key) if inspection.has_key(key) else "?"
+    place = nodes[1].holders[nodes[0]]
+    name = place.key or place.text or "?"
     return PathStep(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
 
 
 def _class_step(name: str, nodes: tuple[PathNode, ...]) -> PathStep:
     if len(nodes) < 2 or not inspection.is_of(nodes[0], dict):
         return PathStep(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
-    key = inspection.key_of(nodes[0], nodes[1])
-    attribute = key if type(key) is str else "?"
+    attribute = nodes[1].holders[nodes[0]].key or "?"
     return PathStep(Reference("class attribute", f"{name}.{attribute} (class attribute)"))

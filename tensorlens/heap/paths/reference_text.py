@@ -20,11 +20,11 @@ from types import (
 from typing import Any
 
 from tensorlens.heap.attributes import TRANSPARENT, mro, name_of_type
-from tensorlens.heap.frames import SUSPENDED, function_name, locals_of
+from tensorlens.heap.frames import SUSPENDED, TEMPORARY, label, locals_of
+from tensorlens.heap.native import How
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import PathNode
-from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
 
 _StepRule = Callable[[Sequence[PathNode]], PathStep | None]
@@ -41,7 +41,7 @@ _KINDS = {
 def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
     """Return the step of a path from the first of ``nodes``."""
     holder = nodes[0]
-    if holder.items is not None:
+    if holder.is_tuple:
         return _item_step(nodes) or PathStep(None)
     rule = _EXACT_RULES.get(id(type(holder.object)))
     if rule is not None:
@@ -63,20 +63,20 @@ def _transparent_step(nodes: Sequence[PathNode]) -> PathStep:
 def _item_step(nodes: Sequence[PathNode]) -> PathStep | None:
     holder, child = nodes[:2]
     place = inspection.index_of(holder, child)
-    if place is None and holder.items is None:
+    if place is None:
         return None
-    text = f"{inspection.kind_name(holder)}[{'…' if place is None else place}]"
+    text = f"{inspection.kind_name(holder)}[{place}]"
     length, limit = inspection.length(holder), inspection.limit(holder)
     return PathStep(Reference("item", text, "", length, limit, inspection.spare(holder, child)))
 
 
 def _dict_step(nodes: Sequence[PathNode]) -> PathStep | None:
     holder, child = nodes[:2]
-    key = inspection.key_of(holder, child)
+    place = child.holders[holder]
     name, length = inspection.kind_name(holder), inspection.length(holder)
-    if inspection.has_key(key):
+    if place.how == How.VALUE:
         spare = inspection.spare(holder, child)
-        return PathStep(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
+        return PathStep(Reference("item", f"{name}[{place.text}]", "", length, None, spare))
     if type(holder.object) is dict or not inspection.is_dict_of(holder, child):
         return PathStep(Reference("key", f"{name}{{key}}", "", length))
     return None
@@ -92,26 +92,23 @@ def _function_step(nodes: Sequence[PathNode]) -> PathStep | None:
     """Return the step through a function's closure, default or attribute."""
     function, child = nodes[0].object, nodes[1]
     name = inspection.short_name(function.__qualname__)
-    if child.items is not None and len(nodes) > 2:
-        place = inspection.index_of(child, nodes[2])
-        if child.address == id(function.__closure__):
+    how = child.holders[nodes[0]].how
+    if len(nodes) > 2:
+        inner = nodes[2].holders[child]
+        word = inner.key or "?"
+        if how == How.CLOSURE:
             names = function.__code__.co_freevars
             outer = function.__qualname__.rpartition(".<locals>.")[0]
             owner = f"{inspection.short_name(outer)}(): " if outer else ""
-            variable = names[place] if place is not None and place < len(names) else "?"
+            variable = names[inner.index] if inner.index < len(names) else "?"
             reference = Reference("closure", f"{owner}{variable} (closure)")
             return PathStep(reference, min(3, len(nodes) - 1), True, 2)
-        if child.address == id(function.__defaults__):
+        if how == How.DEFAULTS:
             code = function.__code__
-            first = code.co_argcount - len(child.items)
-            argument = code.co_varnames[first + place] if place is not None else "?"
-            return PathStep(Reference("default", f"{name}({argument}=...) (default)"), 2, True)
-    if type(child.object) is dict and len(nodes) > 2:
-        key = inspection.key_of(child, nodes[2])
-        word = key if type(key) is str else "?"
-        if function.__kwdefaults__ is child.object:
+            word = code.co_varnames[code.co_argcount - (child.length or 0) + inner.index]
+        if how in (How.DEFAULTS, How.KEYWORD_DEFAULTS):
             return PathStep(Reference("default", f"{name}({word}=...) (default)"), 2, True)
-        if inspection.is_dict_of(nodes[0], child):
+        if how == How.VARS:
             text = f"{name}.{word} (function attribute)"
             return PathStep(Reference("function attribute", text), 2, True)
     return PathStep(Reference("function", f"{name} (function)"), 1, True)
@@ -136,13 +133,13 @@ def _frame_step(nodes: Sequence[PathNode]) -> PathStep:
 
 
 def _variable_step(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffix: str) -> PathStep:
-    label = f"{function_name(frame.f_code)}(): "
+    function = label(frame.f_code)
     child = nodes[1]
     is_cell = type(child.object) is CellType and len(nodes) > 2
     for name, address, content, _ in locals_of(frame):
         if child.address in (address, content) and not name.startswith("."):
-            return PathStep(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
-    return PathStep(Reference(kind, f"{label}(temporary)"))
+            return PathStep(Reference(kind, f"{function}{name}{suffix}"), 1 + is_cell)
+    return PathStep(Reference(kind, f"{function}{TEMPORARY}"))
 
 
 def _lru_cache_step(nodes: Sequence[PathNode]) -> PathStep | None:
@@ -151,10 +148,10 @@ def _lru_cache_step(nodes: Sequence[PathNode]) -> PathStep | None:
     name = inspection.entry(attributes, "__qualname__")
     name = inspection.short_name(name) if type(name) is str else "?"
     if inspection.is_dict_of(wrapper, child) and len(nodes) > 2:
-        key = inspection.key_of(child, nodes[2])
-        if type(key) is str and key == "__wrapped__":
+        key = nodes[2].holders[child].key
+        if key == "__wrapped__":
             return PathStep(None, 2)
-        text = f"{name}.{key if type(key) is str else '?'} (function attribute)"
+        text = f"{name}.{key or '?'} (function attribute)"
         return PathStep(Reference("function attribute", text), 2, True)
     if child.object is inspection.entry(attributes, "__wrapped__"):
         return PathStep(None)
@@ -206,8 +203,8 @@ def _instance_step(nodes: Sequence[PathNode], before: Reference | None) -> PathS
     if inspection.is_dict_of(holder, child):
         if len(nodes) == 2:
             return PathStep(Reference("attribute", f"{owner}.__dict__ (attribute)"))
-        key = inspection.key_of(child, nodes[2])
-        name = key if type(key) is str else f"[{key_text(key)}]" if inspection.has_key(key) else "?"
+        place = nodes[2].holders[child]
+        name = place.key or (f"[{place.text}]" if place.text else "?")
         covered = 2
     else:
         name = inspection.attribute_of(holder, child)
@@ -235,8 +232,8 @@ def _instance_step(nodes: Sequence[PathNode], before: Reference | None) -> PathS
 def _registry_reference(
     name: str, owner: str, rest: Sequence[PathNode], before: Reference | None
 ) -> Reference | None:
-    key = inspection.key_of(rest[0], rest[1])
-    if name in TRANSPARENT and type(key) is str:
+    key = rest[1].holders[rest[0]].key
+    if name in TRANSPARENT and key is not None:
         return Reference("attribute", f"{owner}.{key} (attribute)")
     if name.startswith("_") and name.endswith("_hooks"):
         words = name.strip("_").removesuffix("s").replace("_", " ")

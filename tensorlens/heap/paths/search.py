@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, compress, repeat, starmap, tee
-from operator import is_, is_not, itemgetter
+from array import array
+from collections.abc import Collection, Iterator, Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorlens.heap.attributes import MODULES, is_subtype, vars_of_module
+from tensorlens.heap.native import FoundReference, How, NativeHeap
 from tensorlens.heap.paths.nodes import (
     NAMESPACES,
     PathNode,
     PathRoot,
+    Place,
     RootKind,
     RootTable,
     is_own,
@@ -22,21 +22,10 @@ from tensorlens.heap.paths.nodes import (
     namespace_name,
 )
 from tensorlens.heap.reference_names import class_text
-
-MAX_OBJECTS_PER_QUESTION = 100
-"""Objects in one question, at most: its time grows with their number."""
-
-MAX_OBJECTS = 500
-"""Objects asked about in all, at most."""
-
-MAX_HOLDERS_PER_ANSWER = 20_000
-"""Holders of one answer that are looked at, at most."""
+from tensorlens.records.names import key_text
 
 _ATOMIC_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
 """Types of values that many objects share; their holders are not searched."""
-
-_MAX_TUPLE_DEPTH = 4
-"""Depth to which tuples in tuples are followed."""
 
 UNSEEN = "or a holder outside of Python"
 """End of both texts of an unseen root."""
@@ -44,84 +33,27 @@ OUTSIDE = f"a loop or a call that runs, {UNSEEN}"
 UNREAD = f"a variable of a running function, {UNSEEN} (C++ or NumPy)"
 
 
-class Answer(NamedTuple):
-    """Holders of the objects asked for."""
-
-    holders: list[Any]
-    """All except tuples."""
-    addresses: list[int]
-    """Addresses of the tuples."""
-    items: list[list[Any]]
-    """Content of each tuple."""
-
-
-def ask(objects: list[Any], hops: int = 0) -> Answer:
-    """Return the holders of ``objects``, or of the tuples that lead to them over ``hops`` tuples.
-
-    Objects that the collector does not track, or that are frozen, are not found. No reference to
-    a tuple is ever kept: a tuple is made in steps, and its maker fails if another thread, running
-    in between, refers to it. So each question is one call into C, which returns the addresses of
-    tuples and copies of their items.
-    """
-    # marks the tuple of arguments, which is one of the holders found from 3.13 on
-    mark = object()
-    source: Iterator[Any] = chain.from_iterable(starmap(gc.get_referrers, [(mark, *objects)]))
-    for _ in range(hops):
-        # a new mark: this tuple is being made while the question before is answered
-        mark = object()
-        # popped from the list, the iterator is gone before the collector can find it
-        tuples = map([chain([mark], _tuples(source))].pop, (0,))
-        source = chain.from_iterable(starmap(gc.get_referrers, map(tuple, tuples)))
-    first, types, second = tee(source, 3)
-    again, third = tee(_tuples(second))
-    # an unfinished tuple has empty slots: only the collector's functions may read it
-    items, ends = tee(map(gc.get_referents, third))
-    kept, kept_too = tee(map(is_not, map(itemgetter(-1), ends), repeat(mark)))
-    # only the list may refer to the streams: an exhausted one still holds its last item
-    streams: list[Iterator[Any]] = [
-        compress(first, map(is_not, map(type, types), repeat(tuple))),
-        compress(map(id, again), kept),
-        compress(items, kept_too),
-    ]
-    del source, first, types, second, third, again, items, ends, kept, kept_too
-    holders, addresses, contents = map(list, map(streams.pop, (0, 0, 0)))
-    for each in contents:
-        # get_referents() returns the last item first
-        each.reverse()
-    return Answer(holders, addresses, contents)
-
-
-def _tuples(found: Iterator[Any]) -> Iterator[Any]:
-    first, second = tee(found)
-    return compress(first, map(is_, map(type, second), repeat(tuple)))
-
-
 class Search:
     """Search for the holders of some objects, as far as Python can see them."""
 
-    def __init__(self, targets: Sequence[object], skip: Collection[int], depth: int) -> None:
-        counts = [count - _CALL_REFERENCES for count in map(sys.getrefcount, targets)]
+    def __init__(
+        self, reader: NativeHeap, targets: Sequence[object], skip: Collection[int]
+    ) -> None:
         self.root_table = RootTable()
-        self._depth = depth
-        self._asked = 0
-        # kept alive: its references are in the counts, and the search finds them
+        # kept alive: the search finds its references
         self._given = targets
         self._skip = {*skip, id(targets)}
         self.nodes: dict[int, PathNode] = {}
         self.targets = [self._node(target) for target in targets]
-        self._counts = dict(zip((node.address for node in self.targets), counts, strict=True))
-
-    def run(self, is_enough: Callable[[PathNode], bool]) -> None:
-        """Search until enough is known of each target or nothing is left to ask."""
-        while frontier := self._frontier(is_enough):
-            self._ask(frontier)
+        self._wanted = frozenset(self.nodes)
+        self._link(reader)
         self._add_given_roots()
         self._add_unseen_roots()
 
     def clear(self) -> None:
         """Drop all references to objects."""
         for node in self.nodes.values():
-            node.object = node.items = None
+            node.object = None
             node.holders.clear()
         self.nodes.clear()
         self.targets.clear()
@@ -143,97 +75,60 @@ class Search:
                 ]
         return node
 
-    def _tuple(self, address: int, items: list[Any]) -> PathNode:
-        node = self.nodes.get(address)
-        if node is None:
-            node = self.nodes[address] = PathNode(address, None, items, asked=True)
-            node.roots += self.root_table.roots.get(address, ())
-            self._skip.add(id(items))
-        return node
-
-    def _frontier(self, is_enough: Callable[[PathNode], bool]) -> list[PathNode]:
-        found: dict[int, PathNode] = {}
-        for target in self.targets:
-            above = ancestors(target)
-            waiting = [node for node in above if not node.asked and self._can_ask(node)]
-            if waiting and not (target.asked and is_enough(target)):
-                found.update((node.address, node) for node in waiting)
-        left = min(MAX_OBJECTS_PER_QUESTION, MAX_OBJECTS - self._asked)
-        return sorted(found.values(), key=lambda node: node.distance)[: max(left, 0)]
+    def _link(self, reader: NativeHeap) -> None:
+        """Link all nodes to their holders, as far as they are found."""
+        if not any(map(self._can_ask, self.targets)):
+            return
+        table = self.root_table
+        wanted = (node.address for node in self.nodes.values() if self._can_ask(node))
+        ends = {*self._skip, *table.own_places, *table.globals}
+        found, searched = reader.references(array("Q", wanted), array("Q", ends))
+        above: dict[int, list[FoundReference]] = {}
+        for reference in found:
+            above.setdefault(reference.child, []).append(reference)
+        # grows meanwhile
+        nodes = [*self.nodes.values()]
+        for node in nodes:
+            node.asked = node.address in searched
+            node.is_crowded = not searched.get(node.address, True)
+            for reference in above.get(node.address, ()):
+                self._take(reference, node, nodes)
 
     def _can_ask(self, node: PathNode) -> bool:
-        if node.distance >= self._depth or node.address in self._skip or is_atomic(node.object):
-            return False
-        return not any(root.kind in NAMESPACES for root in node.roots)
+        is_end = any(root.kind in NAMESPACES for root in node.roots)
+        return not (is_end or node.address in self._skip or is_atomic(node.object))
 
-    def _ask(self, frontier: list[PathNode]) -> None:
-        objects = [node.object for node in frontier]
-        self._asked += len(objects)
-        for node in frontier:
-            node.asked = True
-        wanted = {node.address: node for node in frontier}
-        for hops in range(_MAX_TUPLE_DEPTH):
-            answer = ask(objects, hops)
-            if len(answer.holders) > MAX_HOLDERS_PER_ANSWER:
-                for node in wanted.values():
-                    node.is_crowded = True
-            for holder in answer.holders[:MAX_HOLDERS_PER_ANSWER]:
-                if holder is not objects:
-                    self._take(holder, wanted)
-            wanted = self._take_tuples(answer, wanted)
-            # else its lists would be found as holders
-            del answer
-            if not wanted:
-                break
-
-    def _take_tuples(self, answer: Answer, wanted: dict[int, PathNode]) -> dict[int, PathNode]:
-        tuples: dict[int, PathNode] = {}
-        for address, items in zip(answer.addresses, answer.items, strict=True):
-            hits = [wanted[place] for place in map(id, items) if place in wanted]
-            for child in hits:
-                child.references += 1
-            if hits and address not in self._skip:
-                is_new = address not in self.nodes
-                holder = self._tuple(address, items)
-                if is_new:
-                    tuples[address] = holder
-                for child in hits:
-                    # the copy of the items adds a reference; a target was counted before that
-                    child.references += is_new and child.address not in self._counts
-                    self._link(holder, child)
-        return tuples
-
-    def _take(self, holder: Any, wanted: dict[int, PathNode]) -> None:
-        if is_subtype(type(holder), MODULES):
-            node = wanted.get(id(vars_of_module(holder)))
-            if node is not None:
-                node.add_root(PathRoot(RootKind.GLOBAL, namespace_name(node.object)))
-                node.references += 1
-            return
-        if type(holder) is PathNode or is_running(holder):
-            return
-        places = filter(wanted.__contains__, map(id, gc.get_referents(holder)))
-        hits = [wanted[place] for place in places]
-        for child in hits:
-            child.references += 1
-        if id(holder) in self._skip:
-            return
-        if id(holder) in self.root_table.own_globals or is_own(holder):
-            for child in hits:
-                child.own = True
-            return
-        for child in hits:
-            if type(holder) is FunctionType and holder.__globals__ is child.object:
+    def _take(self, reference: FoundReference, child: PathNode, nodes: list[PathNode]) -> None:
+        holder = reference.holder
+        kind = type(holder)
+        if is_subtype(kind, MODULES):
+            if vars_of_module(holder) is child.object:
                 child.add_root(PathRoot(RootKind.GLOBAL, namespace_name(child.object)))
-            elif type(child.object) is dict and is_subtype(type(holder), type):
-                child.add_root(PathRoot(RootKind.CLASS, class_text(holder)))
-            else:
-                self._link(self._node(holder), child)
+                child.references += reference.references
+            return
+        if kind is PathNode or is_running(holder):
+            return
+        child.references += reference.references
+        if reference.address in self._skip:
+            return
+        if reference.address in self.root_table.own_places or is_own(holder):
+            child.own = True
+        elif kind is FunctionType and holder.__globals__ is child.object:
+            child.add_root(PathRoot(RootKind.GLOBAL, namespace_name(child.object)))
+        elif type(child.object) is dict and is_subtype(kind, type):
+            child.add_root(PathRoot(RootKind.CLASS, class_text(holder)))
+        else:
+            node = self.nodes.get(reference.address)
+            if node is None:
+                node = self._tuple(reference) if kind is int else self._node(holder)
+                nodes.append(node)
+            child.holders.setdefault(node, _place(reference))
 
-    def _link(self, holder: PathNode, child: PathNode) -> None:
-        if not holder.distance and not any(holder is target for target in self.targets):
-            holder.distance = child.distance + 1
-        child.add_holder(holder)
+    def _tuple(self, reference: FoundReference) -> PathNode:
+        node = PathNode(reference.address, None, reference.holder)
+        node.roots += self.root_table.roots.get(reference.address, ())
+        self.nodes[reference.address] = node
+        return node
 
     def _add_given_roots(self) -> None:
         """Add a root to each object that only the profiler holds, such as a step function."""
@@ -247,7 +142,7 @@ class Search:
         met: set[int] = set()
         while left:
             node = left.pop()
-            if node.address in known or node.address in met or node.address in self._counts:
+            if node.address in known or node.address in met or node.address in self._wanted:
                 continue
             met.add(node.address)
             if node.is_plain:
@@ -259,10 +154,9 @@ class Search:
         """Add a root to targets and unreached objects with holders not searched or not visible."""
         known = _reachable_addresses(self.nodes.values())
         for node in self.nodes.values():
-            is_target = node.address in self._counts
-            if node.address in known and not is_target:
+            if node.address in known and node.address not in self._wanted:
                 continue
-            if node.address in self._skip or (node.items is None and is_atomic(node.object)):
+            if node.address in self._skip or (not node.is_tuple and is_atomic(node.object)):
                 continue
             if not node.asked:
                 node.add_root(PathRoot(RootKind.CUT))
@@ -275,14 +169,20 @@ class Search:
         """Return the number of references to an object that have not been found."""
         if node.is_crowded:
             return 0
-        if node.items is not None:
+        if node.is_tuple:
             # its references cannot be counted, but something holds it
             is_held = node.holders or node.own or self.root_table.variables[node.address]
             return 0 if is_held else 1
-        count = self._counts.get(node.address)
-        if count is None:
-            count = sys.getrefcount(node.object) - _NODE_REFERENCES
+        count = sys.getrefcount(node.object) - _NODE_REFERENCES
         return count - node.references - self.root_table.variables[node.address]
+
+
+def _place(reference: FoundReference) -> Place:
+    """Return the place, which refers to no object but texts."""
+    how, value = reference.how, reference.value
+    if how in (How.VALUE, How.ATTRIBUTE):
+        return Place(how, key=value if type(value) is str else None, text=key_text(value))
+    return Place(how, value)
 
 
 def is_atomic(found: Any) -> bool:
@@ -326,14 +226,9 @@ def ancestors(target: PathNode) -> Iterator[PathNode]:
         level = above
 
 
-def _count_of_one() -> int:
-    return next(map(sys.getrefcount, [object()])) - 1
-
-
 def _count_of_held() -> int:
     node = PathNode(0, object())
     return sys.getrefcount(node.object)
 
 
-_CALL_REFERENCES = _count_of_one()
 _NODE_REFERENCES = _count_of_held()

@@ -28,6 +28,14 @@ TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
   return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
 }
 
+// Returns the number of items before the first tuple.
+static ssize_t put_tuples_last(PyObject* objects) {
+  auto** const items = const_cast<PyObject**>(list_items(objects));
+  return std::stable_partition(items, items + size_of(objects), [](PyObject* item) {
+    return type_of(item) != &PyTuple_Type;
+  }) - items;
+}
+
 // Returns the heap's objects without the tuples: another thread may be making one, and fails if
 // somebody else holds it. `fetch` is gc.get_objects.
 TL_EXPORT PyObject* tl_heap_objects(PyObject* fetch) {
@@ -35,19 +43,7 @@ TL_EXPORT PyObject* tl_heap_objects(PyObject* fetch) {
   if (objects == nullptr) {
     return nullptr;
   }
-  auto** const items = const_cast<PyObject**>(list_items(objects));
-  const ssize_t count = size_of(objects);
-  std::vector<PyObject*> tuples;
-  ssize_t kept = 0;
-  for (ssize_t index = 0; index < count; ++index) {
-    PyObject* const item = items[index];
-    if (type_of(item) == &PyTuple_Type) {
-      tuples.push_back(item);
-    } else {
-      items[kept++] = item;
-    }
-  }
-  std::copy(tuples.begin(), tuples.end(), items + kept);
+  const ssize_t count = size_of(objects), kept = put_tuples_last(objects);
   if (PyList_SetSlice(objects, kept, count, nullptr) != 0) {
     Py_DecRef(objects);
     return nullptr;
@@ -144,6 +140,32 @@ TL_EXPORT void tl_heap_read(
 
 TL_EXPORT void tl_heap_release(Rows* rows) {
   delete rows;
+}
+
+// Appends six items to `references` for each that is found: the holder, but of a tuple only its
+// length; the addresses of the holder and of the object it holds; how many times it holds that; the
+// How; and an index or a key. Appends to `searched` the address of each object whose holders were
+// searched, and whether all are there. `lengths` are those of targets and anchors. Returns -1 if
+// out of memory. `fetch` is gc.get_objects.
+TL_EXPORT int tl_heap_references(
+    const uint64_t* targets, const uint64_t* anchors, const int64_t* lengths, PyObject* fetch,
+    PyObject* references, PyObject* searched) {
+  PyObject* const objects = PyObject_CallNoArgs(fetch);
+  if (objects == nullptr) {
+    return -1;
+  }
+  bool is_done = false;
+  try {
+    put_tuples_last(objects);
+    Search search(objects, kMaxSearched * kMaxHolders, 0, fetch);
+    std::for_each(targets, targets + lengths[0], [&](uint64_t each) { search.target(each); });
+    std::for_each(anchors, anchors + lengths[1], [&](uint64_t each) { search.anchor(each, kEnd); });
+    search.find_references();
+    is_done = search.append_references(references, searched);
+  } catch (const std::bad_alloc&) {
+  }
+  Py_DecRef(objects);
+  return is_done ? 0 : -1;
 }
 
 // Writes the nodes of names for `count` rows and returns their number. The parent of a row's node

@@ -35,6 +35,7 @@ extern "C" void PyErr_Clear();
 extern "C" ssize_t PyTuple_Size(PyObject*);
 extern "C" PyObject* PyTuple_GetItem(PyObject*, ssize_t);
 extern "C" long long PyLong_AsLongLongAndOverflow(PyObject*, int*);
+extern "C" PyObject* PyLong_FromLongLong(long long);
 extern "C" PyTypeObject PyLong_Type;
 extern "C" PyTypeObject PyUnicode_Type;
 extern "C" PyTypeObject PyList_Type;
@@ -71,11 +72,12 @@ enum Kind : uint8_t {
 enum How : int8_t {
   kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kClosureVariable, kLocal,
   kContents, kDefaults, kKeywordDefaults,
-  kVars, kClosure,  // become aliases
+  kVars, kClosure,  // aliases in a name
 };
 enum Origin : int8_t {
   kMain, kVariable, kClass, kOtherModule, kFunctionOrigin, kGeneratorOrigin, kFrameOrigin,
   kTemporary, kTop, kCycle,
+  kEnd,  // of a search for all references
 };
 enum Written : int8_t { kQuoted, kBare, kDescribed };
 constexpr ssize_t kMaxKeyLength = 60;  // the same as in names.py
@@ -130,7 +132,7 @@ struct Type {
   unsigned long flags = 0;
   ssize_t basicsize = 0, itemsize = 0, dictoffset = 0;
   Kind kind = kAtomic;
-  bool exact = false;
+  bool exact = false;  // whether all of its references are read without a traversal
 };
 
 Type describe(PyTypeObject* type) {
@@ -141,7 +143,8 @@ Type describe(PyTypeObject* type) {
   found.basicsize = at<ssize_t>(type, offsets::kBasicSize);
   found.itemsize = at<ssize_t>(type, offsets::kItemSize);
   found.dictoffset = at<ssize_t>(type, offsets::kDictOffset);
-  found.exact = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
+  found.exact = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type ||
+                type == &PyCell_Type;
   const auto* const special = std::find_if(
       std::begin(kSpecialTypes), std::end(kSpecialTypes),
       [type](const SpecialType& each) { return each.type == type; });

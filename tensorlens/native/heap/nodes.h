@@ -17,6 +17,7 @@ struct Node {
   int16_t wanted = -1;          // the pass that searched its holders
   Origin origin = kVariable;
   bool resolved = false, marked = false;
+  uint8_t holders = 0;
 };
 static_assert(sizeof(Node) == 32, "a search reads many nodes");
 
@@ -104,6 +105,7 @@ struct Edge {
   int32_t holder, child;
   int32_t next_into, next_out;
   int64_t value;
+  int32_t references;  // of the holder to the child
   How how;
 };
 

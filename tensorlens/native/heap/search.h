@@ -12,7 +12,10 @@
 
 namespace {
 
-constexpr int16_t kMaxReferences = 8;  // references on a path, at most
+constexpr int16_t kMaxReferences = 8;       // in a name, at most
+constexpr int16_t kMaxPathReferences = 20;  // where all references are wanted
+constexpr uint8_t kMaxHolders = 200;        // of one object, then
+constexpr size_t kMaxSearched = 1000;       // objects whose holders are searched, then
 
 class Search {
  public:
@@ -63,6 +66,11 @@ class Search {
   }
 
   void write(Rows& rows);
+
+  // Finds the references to the targets, to their holders, and so on, but none to an anchor, to an
+  // instance of one, to a class or a module. `objects` are all of the heap.
+  void find_references();
+  bool append_references(PyObject* references, PyObject* searched);
 
  private:
   void add_root(int32_t number, Origin origin) {
@@ -137,6 +145,7 @@ class Search {
   std::vector<uint64_t> bloom_;
   uint64_t bloom_mask_ = 0;
   bool wants_containers_ = false;
+  bool wants_all_ = false;  // all references of an object, and how many
   size_t new_holders_ = 0;
   PyObject* current_ = nullptr;
   const Type* current_type_ = nullptr;
@@ -183,7 +192,7 @@ void Search::build_bloom_filter() {
   }
   bloom_mask_ = (uint64_t{1} << bits) - 1;
   bloom_.assign(size_t{1} << (bits - 6), 0);
-  wants_containers_ = false;
+  wants_containers_ = wants_all_;
   constexpr size_t kAhead = 16;
   for (size_t index = 0; index < wanted_.size(); ++index) {
     if (index + kAhead < wanted_.size()) {
@@ -259,6 +268,62 @@ void Search::scan_tuples() {
   }
 }
 
+void Search::find_references() {
+  wants_all_ = true;
+  wanted_ = targets_;
+  size_t searched = wanted_.size();
+  for (pass_ = 0; pass_ < kMaxPathReferences && !wanted_.empty(); ++pass_) {
+    for (const int32_t number : wanted_) {
+      nodes_[number].wanted = pass_;
+    }
+    build_bloom_filter();
+    size_t number = nodes_.size();
+    scan(objects_, count_);
+    wanted_.clear();
+    for (; number < nodes_.size() && searched < kMaxSearched; ++number) {
+      const Type& type = types_.of(to_pointer(nodes_[number].address));
+      const int32_t known = nodes_.find(type.type);
+      const bool is_end = known >= 0 && nodes_[known].origin == kEnd;
+      if (type.kind != kType && type.kind != kModule && !is_end) {
+        wanted_.push_back(static_cast<int32_t>(number));
+        ++searched;
+      }
+    }
+  }
+}
+
+bool Search::append_references(PyObject* references, PyObject* searched) {
+  const auto append = [](PyObject* list, int64_t number) {
+    PyObject* const item = PyLong_FromLongLong(number);
+    const bool is_done = item != nullptr && PyList_Append(list, item) == 0;
+    if (item != nullptr) {
+      Py_DecRef(item);
+    }
+    return is_done;
+  };
+  for (const Edge& edge : edges_) {
+    const uintptr_t from = nodes_[edge.holder].address, to = nodes_[edge.child].address;
+    auto* const holder = static_cast<PyObject*>(to_pointer(from));
+    PyObject* key = edge.how == kValue ? reinterpret_cast<PyObject*>(edge.value) : nullptr;
+    How how = edge.how;
+    if (how == kOpaque) {
+      key = inline_name(holder, types_.of(holder), static_cast<PyObject*>(to_pointer(to)));
+      how = key == nullptr ? kOpaque : kAttribute;
+    }
+    const bool is_tuple = type_of(holder) == &PyTuple_Type;
+    if (!(is_tuple ? append(references, size_of(holder)) : !PyList_Append(references, holder)) ||
+        !append(references, from) || !append(references, to) ||
+        !append(references, edge.references) || !append(references, how) ||
+        !(key == nullptr ? append(references, edge.value) : !PyList_Append(references, key))) {
+      return false;
+    }
+  }
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return node.wanted < 0 ||
+           (append(searched, node.address) && append(searched, node.holders < kMaxHolders));
+  });
+}
+
 void Search::visit_items(PyObject* const* items, ssize_t count) {
   constexpr ssize_t kAhead = 12;
   for (ssize_t index = 0; index < count; ++index) {
@@ -285,7 +350,10 @@ void Search::visit(PyObject* object, const Type& type) {
         probe(at<PyObject*>(object, offsets::kClosure), kClosure, 0);
         probe(at<PyObject*>(object, offsets::kAttributes), kVars, 0);
       }
-      return;
+      if (!wants_all_) {
+        return;
+      }
+      break;
     case kType:
     case kModule:
       if (!wants_containers_) {
@@ -294,7 +362,7 @@ void Search::visit(PyObject* object, const Type& type) {
       break;
     case kCell:
       probe(at<PyObject*>(object, offsets::kCellContent), kContents, 0);
-      return;
+      break;
     case kList:
       visit_items(list_items(object), size_of(object));
       break;
@@ -349,26 +417,37 @@ void Search::add_edge(PyObject* child, How how, int64_t value) {
   if (number < 0 || nodes_[number].wanted != pass_) {
     return;
   }
+  // the traversal of a type that is not exact visits each reference again
+  const bool counts = how == kOpaque || current_type_->exact;
   if (how == kOpaque) {
     const Kind kind = current_type_->kind;
     const bool dict = types_.of(child).kind == kDict;
     if (kind == kType || kind == kModule) {
-      if (!dict) {
+      if (!dict && !wants_all_) {
         return;
       }
-      how = kVars;
+      how = dict ? kVars : kOpaque;
     } else if (kind == kGenerator || kind == kFrame) {
       how = kLocal;
     } else if (dict && dict_of(current_, *current_type_) == child) {
       how = kVars;
     }
   }
+  const int32_t latest = nodes_[number].into;
+  if (latest >= 0 && edges_[latest].holder == current_number_) {
+    edges_[latest].references += counts;
+    return;
+  }
+  if (wants_all_ && nodes_[number].holders == kMaxHolders) {
+    return;
+  }
   const int32_t from = holder();
   if (from < 0) {
     return;
   }
+  nodes_[number].holders += wants_all_;
   const auto edge = static_cast<int32_t>(edges_.size());
-  edges_.push_back(Edge{from, number, nodes_[number].into, nodes_[from].out, value, how});
+  edges_.push_back(Edge{from, number, latest, nodes_[from].out, value, counts, how});
   nodes_[number].into = edge;
   nodes_[from].out = edge;
 }

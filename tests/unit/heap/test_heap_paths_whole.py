@@ -226,6 +226,36 @@ def test_a_reference_that_cannot_be_seen() -> None:
     assert told(ref) == [f"{HERE}.kept (global) -> list[0]"]
 
 
+def test_paths_without_the_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[reference_paths.__module__], "native", lambda: None)
+    (path,) = found(add(kept))
+    assert str(path) == "n/a: the native reader of the heap is missing"
+    assert path.is_cut
+    assert reference_paths([None]) == [[]]
+    assert cycle(kept) is None
+
+
+def test_a_variable_that_many_lists_hold() -> None:
+    thing = Thing()
+    lists = [[thing] for _ in range(300)]
+    texts = told(weakref.ref(thing))
+    name = "test_a_variable_that_many_lists_hold()"
+    places = [f"{name}: lists (local) -> list[{place}] -> list[0]" for place in range(4)]
+    assert texts == [f"{name}: thing (local)", *places]
+    del lists
+
+
+def test_tuples_in_tuples() -> None:
+    inner: Any = Thing()
+    ref = weakref.ref(inner)
+    for _ in range(7):
+        inner = (0, inner)
+    kept.append(inner)
+    del inner
+    way = " -> ".join(["tuple[1]"] * 7)
+    assert told(ref) == [f"{HERE}.kept (global) -> list[0] -> {way}"]
+
+
 def test_paths_keep_nothing_alive() -> None:
     ref = add(kept)
     before = sys.getrefcount(kept[0])
