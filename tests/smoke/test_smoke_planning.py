@@ -102,7 +102,7 @@ def test_estimate_cards_and_max_batch(warm_interpreters):
     table = tensorlens.estimate_cards(programs.make_forward, ["t4", "a100"])
     assert [each.peak_allocated for each in table.values()] == [FORWARD + SMALL] * 2
     largest = tensorlens.max_batch(programs.make_step, "2 GiB", card="t4", highest=64)
-    assert largest == 64 and largest.estimate.largest.is_limit
+    assert largest == 64 and largest.reaches_end
 
 
 def test_compare_measures_and_estimates_the_same(warm_interpreters):

@@ -96,12 +96,21 @@ class MaxBatch(int):
     :attr:`~tensorlens.Estimate.largest` has the capacity and the next batch."""
     estimates: Mapping[int, Estimate]
     """Every batch that was tried."""
+    capacity: int
+    """Bytes of the card, context included."""
+    reaches_end: bool
+    """Whether the largest batch to try fits."""
+    surely: bool
+    """Whether upper bounds were compared with the capacity."""
 
     def __new__(cls, estimate: Estimate, estimates: Mapping[int, Estimate]) -> MaxBatch:
         """Return the largest batch of an estimate."""
-        assert estimate.largest is not None
-        self = super().__new__(cls, estimate.largest.batch)
+        largest = estimate.largest
+        assert largest is not None
+        self = super().__new__(cls, largest.batch)
         self.estimate, self.estimates = estimate, estimates
+        self.capacity, self.reaches_end = largest.capacity, largest.is_limit
+        self.surely = largest.is_sure
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:

@@ -152,7 +152,7 @@ def apply(wanted: GlobalSettings) -> GlobalSettings:
                 each.write(framework, value)
         except Exception as error:
             raise SettingRefused(
-                f"your process has set {each.name}() = {value!r}, and this one cannot: "
+                f"{each.name} is {value!r} in your process, and cannot be set in another one: "
                 f"{one_line(error, 200)}"
             ) from error
     return before
