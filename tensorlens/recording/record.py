@@ -261,7 +261,8 @@ class Recorders:
                     raise
                 notes.append(f"{name}: its events were lost: {reason(error)}")
         log, origin = merge_recordings(found)
-        if self._marks:
+        # without a recorder's log there is no start that the marks' times count from
+        if self._marks and found:
             log = DeferredLog(partial(_with_marks, log, origin, [*self._marks]))
         return log, replace(origin, notes=(*origin.notes, *notes))
 

@@ -50,7 +50,7 @@ def array_column(code: str, of: str = "") -> Any:
 
 
 def columns_of(kind: Any, fact: str = "code") -> Mapping[str, str]:
-    """Return the columns of a dataclass, each with its type code, or with what it numbers."""
+    """Return the columns of a dataclass, each with its ``code`` or with the field it is ``of``."""
     return {each.name: each.metadata[fact] for each in fields(kind) if each.metadata}
 
 

@@ -69,7 +69,7 @@ class TensorRecord:
 class TensorTable(RowSequence[TensorRecord]):
     """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
 
-    Columns with numbers tell of what: nodes of ``names``, items of lists; ``alias`` numbers a row.
+    A column of numbers declares the field that it numbers; ``alias`` numbers a row.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]]
@@ -256,7 +256,7 @@ def _append(target: TensorTable, table: TensorTable, rows: Sequence[int], prefix
 
 
 def _copy(names: Names, used: Iterable[int], into: Names, moved: dict[int, int]) -> None:
-    """Copy nodes with their ancestors; add old numbers to new ones."""
+    """Copy nodes with their ancestors; add their old numbers, with the new ones, to ``moved``."""
     for node in used:
         chain = []
         while node not in moved:

@@ -42,7 +42,10 @@ _CENSUS_TIME_DIVISOR = 20
 
 @dataclass(frozen=True)
 class LogParts:
-    """Rows of a recording, and all that makes logs of them; holds no object of the program."""
+    """Rows of a recording, and all that makes logs of them.
+
+    Without ``amend`` it holds no object of the program.
+    """
 
     maker: LogMaker
     taken: LogRows
@@ -82,7 +85,7 @@ Amendment = Callable[[EventLog, LogParts], None]
 class HostRecorder:
     """Recorder of a counting allocator, running from its creation to ``read(True)``.
 
-    A subclass has what is the framework's.
+    A subclass adds what is the framework's own.
 
     Args:
         options: options of the recording.
@@ -104,7 +107,7 @@ class HostRecorder:
         """Censuses at the beginnings of backward."""
         self._paths: list[ModulePath] = []
         self._spent = 0
-        """Nanoseconds that these took."""
+        """Nanoseconds that those censuses took."""
         # the first watcher counts the blocks that exist already
         self._unwatch = weakref.finalize(self, self._watch())
         self._unwatch.atexit = False
@@ -129,7 +132,7 @@ class HostRecorder:
         raise NotImplementedError
 
     def _module_paths(self, roots: Sequence[CensusRoot]) -> ModulePath:
-        """Return the paths alone."""
+        """Return the paths of live modules, without a census."""
         raise NotImplementedError
 
     def name(self) -> None:
@@ -191,7 +194,7 @@ _running: weakref.WeakSet[HostRecorder] = weakref.WeakSet()
 
 
 def _name() -> None:
-    """Take a census for each of them; called amid the program's own code."""
+    """Take a census for each running recorder; called amid the program's own code."""
     for recorder in [*_running]:
         with contextlib.suppress(Exception):
             recorder.name()

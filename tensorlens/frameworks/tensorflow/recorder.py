@@ -73,10 +73,11 @@ class TensorflowHostRecorder(HostRecorder):
         super().__init__(options, native)
 
     def _watch(self) -> Callable[[], None]:
-        undo = ExitStack()
-        for start in (cpu.watch, self._gradients.start, self._origins.start):
-            undo.callback(start())
-        return undo.close
+        with ExitStack() as undo:
+            for start in (cpu.watch, self._gradients.start, self._origins.start):
+                undo.callback(start())
+            started = undo.pop_all()
+        return started.close
 
     def _look(self, roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
         # modules that are gone at the end have no paths

@@ -140,7 +140,7 @@ class EventLog(RowSequence[Event]):
     """
 
     COLUMNS: ClassVar[Mapping[str, str]]
-    """Column to its type code, as :mod:`array` spells them; -1 stands for none."""
+    """Column to its type code of :mod:`array`. In a column of numbers, -1 stands for none."""
 
     kind: array[int] = array_column("b")
     device: array[int] = array_column("b")
@@ -220,7 +220,7 @@ class EventLog(RowSequence[Event]):
     def add_marks(self, marks: Iterable[tuple[str, int]], dropped: int) -> None:
         """Add marks, given by names and times, where they belong among the events.
 
-        Those before the first of the events that are left of ``dropped`` ones are dropped too.
+        If events were dropped, marks before the first event that is left are dropped too.
         """
         first = self.starts
         for name, time in marks:

@@ -362,6 +362,18 @@ class TestRecording:
         name = ("one", "two")[broken]
         assert origin.notes == (f"{name}: its events were lost: RuntimeError: gone",)
 
+    def test_without_any_log_there_are_no_marks(self):
+        def fail(end):
+            raise RuntimeError("gone")
+
+        first, second = (FakeRecorder(made_log(), Origin()) for _ in range(2))
+        first.read, second.read = fail, lambda end: None  # of a device that was not used
+        recorders = Recorders(self.frameworks(first, second), RecordOptions())
+        recorders.mark("half")
+        log, origin = recorders.read(True)
+        assert (len(log), [*log.marks]) == (0, [])
+        assert origin.notes == ("one: its events were lost: RuntimeError: gone",)
+
     def test_an_interrupt_while_one_is_read_ends_the_others(self):
         one, two = (FakeRecorder(made_log(), Origin()) for _ in range(2))
 
