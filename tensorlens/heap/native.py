@@ -70,7 +70,7 @@ class How(IntEnum):
     DEFAULTS = 10
     KEYWORD_DEFAULTS = 11
     VARS = 12
-    """The ``__dict__`` of an object, the variables of a class or a module; an alias in a name."""
+    """An object's ``__dict__``, a class's or a module's variables; named like an alias."""
     CLOSURE = 13
 
 
@@ -160,14 +160,14 @@ class NativeHeap:
         self._check_instances()
 
     def objects(self) -> list[Any]:
-        """Return the heap's objects except exact tuples; no other code runs while it holds one."""
+        """Return the heap's objects but exact tuples, which it drops before other code runs."""
         found: list[Any] = self._library.tl_heap_objects(gc.get_objects)
         return found
 
     def select(
         self, objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...]
     ) -> tuple[list[Any], ...]:
-        """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
+        """Return a list of each kind's objects, then one of those whose type is in ``exact``."""
         lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
         self._library.tl_heap_select(objects, kinds, exact, lists)
         return lists
@@ -214,9 +214,9 @@ class NativeHeap:
     ) -> tuple[list[FoundReference], dict[int, bool]]:
         """Return the references to the targets, to their holders, and so on, the nearest first.
 
-        Also returns, by the address of each object whose holders were searched, whether there are
-        no more of them. Not searched are those of anchors and their instances, of classes and
-        modules, those more than 20 references away, and those of more than 1,000 objects. Objects
+        Also return, by the address of each object whose holders were searched, whether all of them
+        are there. No search is made for holders of anchors and their instances, of classes and
+        modules, of objects 20 or more references away, or of more than about 1,000 objects. Holders
         that the collector does not track, or that are frozen, are not found.
         """
         found, searched = list[Any](), list[int]()

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Iterable, Sequence
 from types import CodeType, FunctionType, TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import device_name
@@ -106,7 +106,7 @@ class LineProfiler(WrappingMixin):
             raise
 
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
-        """Called after each call of a wrapped function; the decorators report here."""
+        """Take note of the end of a wrapped function's call; does nothing in this class."""
 
     @property
     def ending(self) -> Ending | None:
@@ -157,16 +157,20 @@ class LineProfiler(WrappingMixin):
 
         ``columns`` is accepted for compatibility and ignored.
         """
-        chosen = None
-        if function is not None:
-            codes = {id(original(python.__code__)) for python in self._python_functions(function)}
-            chosen = [entry for key, entry in self._entries.items() if key in codes]
-        target: TextIO = stream or sys.stdout
-        print(self.result(chosen), file=target)
+        print(self._result_of(function), file=stream or sys.stdout)
 
     def display(self, function: Any = None, columns: Any = None) -> LineReport:
-        """Return the report for a notebook to show (pytorch_memlab's name for it)."""
-        return self.result()
+        """Return the report for a notebook to show (pytorch_memlab's name for it).
+
+        ``columns`` is accepted for compatibility and ignored.
+        """
+        return self._result_of(function)
+
+    def _result_of(self, function: Any) -> LineReport:
+        if function is None:
+            return self.result()
+        codes = {id(original(python.__code__)) for python in self._python_functions(function)}
+        return self.result([entry for key, entry in self._entries.items() if key in codes])
 
     def exchange(self, code: CodeType) -> CodeType:
         """Return the code to execute in place of ``code``, which defines profiled functions."""

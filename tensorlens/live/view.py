@@ -43,10 +43,10 @@ _MIN_CENSUS_INTERVAL = 2.0
 _ROWS = 10
 """Rows of each table if the height is unlimited."""
 _SORTS: Mapping[str, str] = {"Now": "nbytes", "Most": "most", "Blocks": "blocks"}
-"""Columns by which lines are sorted in turn, and their figures."""
+"""Column that lines can be sorted by to the field of its figure, in the order of the key."""
 _MIN_LOOKS = 4
 _MIN_GROWTH, _GROWTH_SHARE = 1 << 24, 0.01
-"""Bytes and fraction of the resident set from which growth is noted."""
+"""Growth is noted if it reaches these bytes and this fraction of the level now."""
 _UNKNOWN_LINE = "(allocated before it was watched)"
 
 
@@ -97,13 +97,12 @@ class ProcessView:
             self._peaks.setdefault(each.device, deque(maxlen=_SERIES)).append(most)
             self._highest[each.device] = max(most, self._highest.get(each.device, -1))
             if each.device == "cpu" and min(each.allocated, each.reserved) >= 0:
-                now = time.monotonic(), each.reserved - each.allocated
-                self._without_tensors.append(now)
+                self._without_tensors.append((time.monotonic(), each.reserved - each.allocated))
         if found.tensors is not None:
             self._take_census(found.tensors)
 
     def _take_census(self, found: TensorTotals) -> None:
-        # the first one has to import what it needs, which is no growth of the process
+        # the first census imports modules: neither its time nor the levels before it are typical
         is_first = not self._next_census
         if len(self._without_tensors) < _MIN_LOOKS:
             self._without_tensors.clear()
@@ -194,9 +193,9 @@ class ProcessView:
         return KeyValues(tuple(Fact("", each) for several in facts.values() for each in several))
 
     def _host_growth(self) -> Iterator[str]:
-        """Yield a note if the resident set grows and the tensors do not.
+        """Yield a note if the resident set without the host's tensors grows.
 
-        Its lowest levels are compared: at an instant it may have a kernel's scratch.
+        The lowest levels of the two halves are compared: any one may include a kernel's scratch.
         """
         series = [*self._without_tensors]
         if len(series) < _MIN_LOOKS:

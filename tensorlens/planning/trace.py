@@ -70,8 +70,8 @@ class Trace:
     handovers: list[Handover] = field(default_factory=list)
     """Changes of blocks' roles, in the order of events."""
     inputs: dict[int, Label] = field(default_factory=dict)
-    """Labels, by row of an allocation, of tensors that may be inputs: copied, collated or made by
-    the program without an autograd node. Those with another label, a module or a phase are none."""
+    """Row of an allocation to the label of a tensor that may be an input: copied, collated or made
+    by the program without an autograd node. A block with a label, module or phase is no input."""
     emptied: list[tuple[int, str]] = field(default_factory=list)
     """Calls of ``empty_cache()``: the number of rows before it, and the device."""
     cautions: list[Caution] = field(default_factory=list)

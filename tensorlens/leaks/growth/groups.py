@@ -21,7 +21,7 @@ _MAX_NAMES = 16
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Blocks made by one line and held the same way, or below the same root."""
+    """Blocks of one line that are alike, blocks below the same root, or several such merged."""
 
     held: list[LeftBlock]
     """The blocks, with their holders."""
@@ -86,7 +86,7 @@ def candidates(blocks: Sequence[LeftBlock], span: Span) -> list[LeftBlock]:
 
 
 def groups_of(held: Sequence[LeftBlock], span: Span) -> list[Group]:
-    """Return the groups of blocks that one line made and that are held the same way.
+    """Return the growing groups of one line's blocks, by name and role, else by size, else whole.
 
     A block that only hangs below a tensor is counted with that tensor if it is left behind too.
     Otherwise, as with a running sum, all blocks below the tensor make one group.
@@ -109,7 +109,7 @@ def groups_of(held: Sequence[LeftBlock], span: Span) -> list[Group]:
 def _growing_groups(
     held: list[LeftBlock], keys: Sequence[Callable[[LeftBlock], Hashable]], span: Span
 ) -> list[Group]:
-    """Return the groups that grow by the first key; the other blocks are grouped by the next."""
+    """Group by the first key and return the groups that grow; group the rest by the next key."""
     groups = []
     for key in keys:
         alike: dict[Hashable, list[LeftBlock]] = {}
@@ -158,6 +158,6 @@ def name_key(held: Sequence[LeftBlock]) -> Callable[[LeftBlock], Hashable]:
 
 
 def _head(held: LeftBlock) -> str:
-    """Return a name without its places: ``history`` of ``history[3].loss``."""
+    """Return a name up to a bracket, without numbers: ``history`` of ``history[3].loss``."""
     head = _HEAD.match(held.survivor.name)
     return _NUMBER.sub("", head[0]) if head else ""

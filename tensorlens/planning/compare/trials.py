@@ -31,7 +31,7 @@ class LargestBatch:
     batch: int | None
     """0: not even the smallest fits; None: unknown."""
     beyond: str = ""
-    """Result of the next larger batch."""
+    """Result of the next larger batch, or that none was to be tried."""
     missing: str = ""
     """Why the batch is unknown."""
 

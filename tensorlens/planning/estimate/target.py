@@ -85,7 +85,7 @@ _NAMING = ("*", "__getattr__", "exec", "globals", "setattr", "vars")
 
 
 def _with_function(program: Program, function: str) -> Program:
-    """Return a program that calls ``function``, unless no word of its source may bind that."""
+    """Return a program that calls ``function``; refuse it if its source cannot bind that name."""
     tree = _tree(program)
     if tree is not None:
         words = re.findall(r"\w+|\*", ast.dump(tree))
@@ -108,7 +108,7 @@ def search_path() -> tuple[str, ...]:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Return the spec of a module, by import hooks too; no package is imported for it."""
+    """Return a module's spec; imports no package. Import hooks find only the outermost one."""
     first, *parts = module.split(".")
     with mock.patch.object(sys, "path", list(search_path())):
         try:
@@ -154,7 +154,7 @@ def _configured_backend() -> str:
 def parameters_of(program: Program) -> Sequence[str] | None:
     """Return the parameter names of a program's function, from its source.
 
-    None if it is not defined there, or takes any name.
+    None if it is not defined there, is decorated, or takes any name.
     """
     tree = _tree(program)
     for node in () if tree is None else tree.body:
@@ -167,7 +167,7 @@ def parameters_of(program: Program) -> Sequence[str] | None:
 
 
 def _modules(function: Any) -> Iterator[str]:
-    """Yield the modules named in a function, those of its module, and those these import."""
+    """Yield the modules that a function names, that its module imports, and that those import."""
     function = getattr(function, "func", function)
     held = getattr(function, "__globals__", {})
     code = getattr(function, "__code__", None)
@@ -218,7 +218,7 @@ def _main_source(module: str) -> Path | None:
 
 
 def _source(module: str) -> Path | None:
-    """Return the file of a module, a package's ``__init__.py``; None if there is no such file."""
+    """Return a module's file, ``__init__.py`` for a package; None if it has no ``.py`` file."""
     spec = _spec(module)
     file = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
     return file if file is not None and file.suffix == ".py" else None

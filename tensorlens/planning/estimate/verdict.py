@@ -16,8 +16,8 @@ from tensorlens.records.logs.events import ALLOC
 from tensorlens.render.figures import LeftOut, size
 from tensorlens.render.source import model_place, place, printable
 
-_JUMP_FRACTION = 50
-"""A jump is explained if it exceeds this fraction (1/n) of the capacity."""
+_JUMP_DIVISOR = 50
+"""A jump is explained if it exceeds the capacity divided by this."""
 
 
 def largest_batch_text(estimate: Estimate) -> str:
@@ -42,7 +42,7 @@ def largest_batch_text(estimate: Estimate) -> str:
     answer += f"; {found.next_batch:,} {need} {needed}"
     own = estimate.needed.high if found.is_sure else estimate.needed.point
     jump = (found.next_needed or 0) - own
-    if estimate.framework == "tensorflow" and jump * _JUMP_FRACTION > found.capacity:
+    if estimate.framework == "tensorflow" and jump * _JUMP_DIVISOR > found.capacity:
         answer += f", {size(jump)} more: TensorFlow's allocator takes memory in ever larger regions"
     return answer + end
 
@@ -86,7 +86,7 @@ def caution_text(caution: Caution) -> str:
 
 
 def fit_of(estimate: Estimate) -> Fit | None:
-    """Return whether it fits into the requested capacity, or the card's memory."""
+    """Return how it fits into the capacity asked for, else the card's memory; None without both."""
     return None if estimate.fits.capacity is None else estimate.fits
 
 
@@ -150,7 +150,7 @@ def peak_place(estimate: Estimate) -> str:
 
 
 def culprits(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield the moment of the peak, and its largest line and tensors."""
+    """Yield the peak's moment, its largest library if no line is larger, its line and tensors."""
     whole = estimate.peak_allocated
     if not whole:
         return
@@ -174,7 +174,7 @@ def peak_lines(estimate: Estimate, limit: int | None) -> tuple[tuple[LineRow, ..
     sizes = _without(estimate.by_line, sum(libraries.values()))
     log = estimate.recording.log
     rows, hidden = line_rows(log, sizes, limit, estimate.peak.by_model_line)
-    # show the source in place of the function
+    # the source is shown: leave out the function's name
     rows = tuple(
         replace(row, label=f"  {model_place(row.line)}")
         if row.is_model and row.source and row.line

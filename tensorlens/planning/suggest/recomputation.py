@@ -21,7 +21,7 @@ from tensorlens.planning.suggest.result import Suggestion
 
 
 def block_recomputation(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Yield the change to ``tf.recompute_grad`` of all repeated blocks, if tapes were recorded.
+    """Yield ``tf.recompute_grad`` of all repeated blocks, unless the program recomputes already.
 
     Tensors that a block's forward saves are freed at its end, except for its input and its output,
     which the gradient function of ``tf.custom_gradient`` holds. When backward comes to the block,

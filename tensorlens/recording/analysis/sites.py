@@ -87,7 +87,7 @@ class Site:
     The phase that the recorder stated counts first. Otherwise the stack decides, from the outermost
     frame: a module's call is forward, unless backward runs already (recomputation); an optimizer's
     step is optimizer, also in a hook of backward; the autograd engine is backward. A running node
-    means backward, unless an optimizer steps; an operator that made a node in no phase, forward.
+    means backward, unless an optimizer steps; making a node outside of any phase means forward.
 
     In backward a block is charged to the innermost user frame that the autograd engine called
     (recomputed checkpoints, hooks, custom backward functions), else to the line that made the
@@ -153,7 +153,7 @@ class Sites(dict[tuple[int, int], Site]):
         return site
 
     def callers(self, site: Site) -> tuple[SourceLine, ...]:
-        """Return the line that a block is charged to and the user's that called it, each once.
+        """Return the line that a block is charged to and the user's lines above it, each once.
 
         Callers of the autograd engine do not count for a line that the engine called.
         """
@@ -242,9 +242,9 @@ def _innermost(stacks: Stacks, is_one: Sequence[bool]) -> Sequence[int]:
 
 
 def _along(stacks: Stacks, none: _T, of: Callable[[int, _T], _T]) -> list[_T]:
-    """Return a value of each stack, by its node and the value of the frames outside.
+    """Return a value for each stack: ``of`` its node and the value of the stack outside of it.
 
-    At the end is ``none``, the value of no stack.
+    The last item is ``none``, the value of no stack.
     """
     found = [none] * (len(stacks) + 1)
     for node, parent in enumerate(stacks.parent):

@@ -252,3 +252,24 @@ def test_object_without_lines_is_one_line(bench: Bench, item: Any) -> None:
         with pytest.raises(ProfileError, match=r"^cannot profile [^\n]+$"):
             refused(item)
     assert bench.functions() == []
+
+
+def test_memlabs_ways_to_show_one_function(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @bench.profile
+    def first() -> None:
+        pass
+
+    @bench.profile
+    def second() -> None:
+        pass
+
+    first()
+    second()
+    assert [each.name for each in bench.profiler.display().functions] == ["first", "second"]
+    (shown,) = bench.profiler.display(second).functions
+    assert shown.name == "second"
+    bench.profiler.print_stats(second)
+    printed = capsys.readouterr().out
+    assert "second()" in printed and "first()" not in printed
