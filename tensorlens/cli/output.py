@@ -1,4 +1,4 @@
-"""What verbs print and write: messages on standard error, answers, and files of ``-o``."""
+"""Output of verbs: messages on standard error, answers, and files of ``-o``."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._last: LoopReport | None = None
         self.is_on = True
         self._undo: dict[str, Callable[[], None]] = {}
-        """What restores the model's function, by the kind of its loop."""
+        """Functions that restore the model's own, by the kind of loop."""
         if not batches:
             # Keras asks whether a hook is the one that it comes with
             for phase in ("train", "test", "predict"):

@@ -46,7 +46,7 @@ class ExitReport:
         self._done = False
         self._reporting = False
         self.ending: Ending | None = None
-        """What ended this process early, if anything did; always None in a worker."""
+        """Cause of this process's early end; None without one, and always in a worker."""
         self._fatal: int | None = None
         """Number of the signal that arrived during the report."""
 

@@ -37,7 +37,7 @@ class ProfiledFunction:
         self.account.backward_passes.update(find_backward_passes(self.source, self.first_line))
 
     def show_as(self, name: str, lines: Sequence[str]) -> None:
-        """Show other source under another name: all lines of a notebook's cell."""
+        """Replace the name and the source, which begins at line 1: for a notebook's cell."""
         self.name = self.qualname = name
         self.first_line, self.source = 1, tuple(lines)
         self.__post_init__()

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.guards import reason
 from tensorlens.live import VARIABLE, asks_to_serve
-from tensorlens.live.protocol import VERSION, Ask, addresses, receive, require_unix, send
+from tensorlens.live.protocol import VERSION, Ask, addresses, connect, receive, require_unix, send
 from tensorlens.ranks import current_rank
 
 _REPLY_SECONDS = 30.0
-"""Seconds for a reply."""
+"""Seconds that the client waits for the process to send, or to read."""
 _ENDING = 1.0
 """Seconds to wait for the end of a process."""
 
@@ -49,8 +49,9 @@ class ServedProcess:
         """
         try:
             send(self._connection, {"ask": ask, **options})
-            has_answered = self._connection.poll(_REPLY_SECONDS)
-            reply = receive(self._connection) if has_answered else None
+            reply = receive(self._connection)
+        except BlockingIOError:
+            reply = None
         except (OSError, EOFError, ValueError):
             raise self._ended_error() from None
         if reply is None:
@@ -154,7 +155,7 @@ def _environment(process: psutil.Process) -> Mapping[str, str]:
 def _connection(pid: int, uid: int, environment: Mapping[str, str]) -> Connection | None:
     for path in addresses(uid, pid, environment):
         try:
-            return Client(os.fspath(path))
+            return connect(path, _REPLY_SECONDS)
         except ConnectionRefusedError:
             continue
         except OSError as error:

@@ -7,11 +7,12 @@ import json
 import os
 import socket
 import stat
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class TensorTotals:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at a process tells."""
+    """Figures of one look at a process."""
 
     levels: JobLevels
     lines: LineTotals
@@ -121,6 +122,7 @@ def send(connection: Connection, message: Mapping[str, Any]) -> None:
     """Send a message.
 
     Raises:
+        BlockingIOError: the other end reads nothing in time.
         OSError: the other end is gone.
     """
     connection.send_bytes(json.dumps(message).encode())
@@ -131,10 +133,38 @@ def receive(connection: Connection) -> dict[str, Any]:
 
     Raises:
         EOFError: the other end is gone.
+        BlockingIOError: the other end sends nothing in time, or only the beginning of a message.
         OSError: the other end is gone, or sends something else.
         ValueError: it sends something else.
     """
     return dict(json.loads(connection.recv_bytes(_LONGEST)))
+
+
+def connect(path: Path, seconds: float) -> Connection:
+    """Connect to a listening socket at once: a stopped process accepts nobody.
+
+    Args:
+        path: of the socket.
+        seconds: as for :func:`connection_of`.
+
+    Raises:
+        ConnectionRefusedError: nobody listens any more.
+        OSError: it cannot be opened, or too many wait to be accepted.
+    """
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.setblocking(False)
+        connected.connect(os.fspath(path))
+        return connection_of(connected, seconds)
+
+
+def connection_of(connected: socket.socket, seconds: float) -> Connection:
+    """Return the connection of a socket, each read and write of which waits so long at most."""
+    # socket.setdefaulttimeout() of the program makes descriptors that do not wait
+    connected.setblocking(True)
+    limit = struct.pack("ll", *divmod(round(seconds * 10**6), 10**6))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    return Connection(connected.detach())
 
 
 _NAME = "tensorlens-live"
@@ -182,9 +212,11 @@ def addresses(uid: int, pid: int | None, environment: Mapping[str, str]) -> list
         environment: of the process, which may have a folder of its own for temporary files.
     """
     shared = ["/tmp", str(temporary_folder()), environment.get("TMPDIR", "")]
-    folders = [Path(each) / f"{_NAME}-{uid}" for each in dict.fromkeys(shared)]
+    found = [Path(each) / f"{_NAME}-{uid}" for each in dict.fromkeys(shared)]
+    # not a folder that another user's hides: glob() would raise
+    folders = [each for each in found if each.is_absolute() and os.access(each, os.R_OK | os.X_OK)]
     pattern = "*.sock" if pid is None else f"{pid}.sock"
-    return [path for each in folders if each.is_absolute() for path in each.glob(pattern)]
+    return [path for each in folders for path in each.glob(pattern)]
 
 
 def _make_private(folder: Path) -> None:
@@ -226,7 +258,7 @@ def _remove_stale_sockets(folder: Path) -> None:
     """
     for path in folder.glob("*.sock"):
         try:
-            Client(os.fspath(path)).close()
+            connect(path, 1.0).close()
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except OSError:

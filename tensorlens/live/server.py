@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict
+from heapq import nlargest
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from tensorlens.live.protocol import (
     RoleTotal,
     TensorTotal,
     TensorTotals,
+    connection_of,
     listener,
     receive,
     send,
@@ -49,6 +51,8 @@ from tensorlens.tensors.present.inventory import inventories
 from tensorlens.tensors.reporter import MemReporter
 
 _ROWS = 40
+_LINES = 100
+"""Lines sent of each order: a text for each of thousands would hold the program up."""
 _NO_LINES = (
     "the lines are n/a: the counter of host memory does not tell which line allocates (see"
     " tensorlens doctor)"
@@ -72,7 +76,7 @@ class LiveLines:
         """Maximum bytes by (framework number, line number)."""
 
     def totals(self) -> LineTotals:
-        """Return the lines, most bytes first."""
+        """Return the first lines by bytes now, by most and by blocks; most bytes now first."""
         found = {
             (number, birth): (blocks, nbytes)
             for number, reader in enumerate(self._readers)
@@ -80,7 +84,14 @@ class LiveLines:
         }
         for key, (_, nbytes) in found.items():
             self._most[key] = max(nbytes, self._most.get(key, 0))
-        rows = [self._row(key, *found.get(key, (0, 0))) for key in self._most]
+        figures = {key: (*found.get(key, (0, 0)), most) for key, most in self._most.items()}
+
+        def first(field: int) -> list[tuple[int, int]]:
+            return nlargest(_LINES, figures, key=lambda key: (figures[key][field], figures[key][2]))
+
+        # by any of which a view may sort
+        shown = {*first(0), *first(1), *first(2)}
+        rows = [self._row(key, *figures[key][:2]) for key in figures if key in shown]
         notes = [*self._notes, *(note for reader in self._readers for note in reader.notes())]
         if self._readers and not found:
             notes.insert(0, _NO_LINES)
@@ -207,7 +218,7 @@ def _checked(file: str) -> Path:
 
 
 _IDLE_SECONDS = 60.0
-"""Seconds after which an idle client is disconnected and its measurements end."""
+"""Seconds after which a client that sends or reads nothing is disconnected."""
 _RETRY_SECONDS = 1.0
 """Seconds between tries to accept if the process is out of descriptors."""
 
@@ -259,7 +270,7 @@ class Server:
         listening.close()
 
     def _forget(self) -> None:
-        """Be no server in a forked process, which has neither its threads nor its clients."""
+        """Serve no more in a forked process: threads and clients are its parent's."""
         # a copy of the descriptor would keep the socket open when the parent is gone
         for each in (self._listening, *self._connections):
             with suppress(OSError):
@@ -272,7 +283,7 @@ class Server:
     def _accept(self) -> None:
         while (listening := self._listening) is not None:
             try:
-                connection = Connection(listening.accept()[0].detach())
+                connection = connection_of(listening.accept()[0], _IDLE_SECONDS)
             except OSError:
                 # out of file descriptors, or the server was closed
                 time.sleep(_RETRY_SECONDS)
@@ -287,10 +298,12 @@ class Server:
 
     def _answer(self, connection: Connection) -> None:
         # a client that is gone, or anything else: the program is to see nothing of it
-        with suppress(Exception), connection, closing(Session(self._steps)) as session:
-            while connection.poll(_IDLE_SECONDS):
-                send(connection, session.reply(receive(connection)))
-        self._connections.discard(connection)
+        with suppress(Exception), connection:
+            with suppress(Exception), closing(Session(self._steps)) as session:
+                while True:
+                    send(connection, session.reply(receive(connection)))
+            # before it is closed: a child forked between would close its number, another file's
+            self._connections.discard(connection)
 
 
 @functools.cache

@@ -83,7 +83,10 @@ class ProcessView:
         return f"; {found} {self.recording_file}"
 
     def look(self, *, census: bool | None = None) -> None:
-        """Ask the process; by default for its tensors only now and then: a census stops it.
+        """Ask the process for its figures.
+
+        Args:
+            census: for its tensors too, which stops it; by default only now and then.
 
         Raises:
             TensorlensError: it has ended, or does not answer.

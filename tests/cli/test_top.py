@@ -624,3 +624,19 @@ def test_host_memory_that_grows_without_tensors_is_told(levels, grown):
         view.look(census=False)
     note = f"note: host memory without tensors grew by {grown} in 0 s: tensorlens leaks tells"
     assert (note in view.text(TextRenderer(100), None)) == (grown is not None)
+
+
+def test_connections_wait_whatever_the_program_has_set_for_its_sockets():
+    one, other = socket.socketpair()
+    # as socket.setdefaulttimeout() does to what is accepted
+    one.settimeout(0.001)
+    with other, protocol.connection_of(one, 60) as connection:
+        assert os.get_blocking(connection.fileno())
+
+
+def test_a_message_of_which_the_rest_does_not_come_is_given_up():
+    one, other = socket.socketpair()
+    with other, protocol.connection_of(one, 0.01) as connection:
+        other.sendall(b"\0\0\0\x10half")
+        with pytest.raises(BlockingIOError):
+            protocol.receive(connection)
