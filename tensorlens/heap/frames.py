@@ -154,7 +154,7 @@ def _variables_of_main() -> list[Any]:
 
 
 def label(code: CodeType) -> str:
-    """Return what stands before the names of a function's variables: ``main(): ``."""
+    """Return the prefix of the names of a function's variables: ``main(): ``."""
     return f"{function_name(code)}(): "
 
 
@@ -243,7 +243,7 @@ def _is_below(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def modules(only: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield the imported modules with their names, or those of some names."""
+    """Yield the name and the module of each imported module, or of those named in ``only``."""
     # sys.modules may hold anything, and other threads may be importing
     known = dict.copy(sys.modules)
     chosen = known.items() if only is None else ((name, known.get(name)) for name in only)

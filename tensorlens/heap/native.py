@@ -128,9 +128,9 @@ class FoundReference(NamedTuple):
     references: int
     """How many times the holder refers to it."""
     how: int
-    """The first of these references, a :class:`How`."""
+    """The :class:`How` of the first of these references."""
     value: Any
-    """The key of a dict, the name of an attribute, or an index."""
+    """The dict's key, attribute's name or index of that reference; 0 if it has none."""
 
 
 class Slots(NamedTuple):

@@ -55,7 +55,7 @@ def without_tuples() -> list[Any]:
     # one call, in which no other code runs: all are fetched, chosen from and let go
     kept.extend(steps)
     others = list(compress(kept, map(is_not, kept, repeat(kept))))
-    # it holds itself
+    # it contains itself, which is a cycle
     kept.clear()
     return others
 

@@ -98,7 +98,7 @@ class ReferenceNames:
     def step(self, holder: Any, child: int, type_name: str) -> tuple[int, int | str]:
         """Return the kind of the name's node for a reference, and its index or text.
 
-        ``child`` is an address, since a tuple must not be referred to.
+        ``child`` is an address, since a tuple must not be referred to; ``type_name`` is its type's.
         """
         kind = type(holder)
         if is_subtype(kind, collections.deque):

@@ -79,7 +79,7 @@ def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[list[Any], list[An
     seen: set[int] = set()
     for start in range(0, len(objects), _BATCH):
         some = objects[start : start + _BATCH]
-        # no modules: _asyncio of 3.12 returns freed objects, and their dicts are in the heap
+        # no modules: that of _asyncio refers to freed objects in 3.12; their dicts are in the heap
         holders = [*compress(some, map(is_not, map(type, some), repeat(MODULES)))]
         found, tuples, dicts = select(gc.get_referents(*holders), wanted, (dict,))
         # many tuples may refer to the same tuple

@@ -79,7 +79,7 @@ class PathNode:
     references: int = 0
     """Number of references to it that have been found."""
     is_crowded: bool = False
-    """Whether it has more holders than these."""
+    """Whether it may have more holders than the search looked at."""
     asked: bool = False
     """Whether its holders were searched."""
     own: bool = False
@@ -131,7 +131,7 @@ class RootTable:
         self.own_places: set[int] = set()
         """Addresses of the profiler's classes and of its modules' globals."""
         self.variables: Counter[int] = Counter()
-        """Number of running functions' variables, the profiler's too, that refer to an address."""
+        """How many variables of running functions, the profiler's too, refer to an address."""
         self._library_roots: dict[int, PathRoot] = {}
         self.reads_variables = not why_no_locals()
         for name, module in modules():

@@ -77,8 +77,9 @@ def _run_search(
     reader: NativeHeap, targets: Sequence[object], skip: Collection[int]
 ) -> Iterator[Search]:
     with paused_collector():
-        search = Search(reader, targets, skip)
+        search = Search(targets, skip)
         try:
+            search.run(reader)
             yield search
         finally:
             search.clear()
@@ -106,7 +107,7 @@ def _choose(target: PathNode) -> list[ReferencePath]:
 
 
 def paths(target: PathNode) -> Iterator[list[NodePath]]:
-    """Yield, for each direct holder, the shortest paths through it, best first."""
+    """Yield the target's own roots as paths, then each direct holder's paths, the best first."""
     yield [NodePath(root, (target,)) for root in target.roots]
     for holder in target.holders:
         if holder is not target:

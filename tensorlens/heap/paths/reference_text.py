@@ -104,8 +104,9 @@ def _function_step(nodes: Sequence[PathNode]) -> PathStep | None:
             reference = Reference("closure", f"{owner}{variable} (closure)")
             return PathStep(reference, min(3, len(nodes) - 1), True, 2)
         if how == How.DEFAULTS:
-            code = function.__code__
-            word = code.co_varnames[code.co_argcount - (child.length or 0) + inner.index]
+            arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
+            place = inner.index - (inspection.length(child) or 0)
+            word = arguments[place] if 0 < -place <= len(arguments) else "?"
         if how in (How.DEFAULTS, How.KEYWORD_DEFAULTS):
             return PathStep(Reference("default", f"{name}({word}=...) (default)"), 2, True)
         if how == How.VARS:

@@ -36,16 +36,17 @@ UNREAD = f"a variable of a running function, {UNSEEN} (C++ or NumPy)"
 class Search:
     """Search for the holders of some objects, as far as Python can see them."""
 
-    def __init__(
-        self, reader: NativeHeap, targets: Sequence[object], skip: Collection[int]
-    ) -> None:
+    def __init__(self, targets: Sequence[object], skip: Collection[int]) -> None:
         self.root_table = RootTable()
-        # kept alive: the search finds its references
+        # kept alive: its references to the targets are found and counted
         self._given = targets
         self._skip = {*skip, id(targets)}
         self.nodes: dict[int, PathNode] = {}
         self.targets = [self._node(target) for target in targets]
         self._wanted = frozenset(self.nodes)
+
+    def run(self, reader: NativeHeap) -> None:
+        """Find holders and roots; call :meth:`clear` afterwards, also if this fails."""
         self._link(reader)
         self._add_given_roots()
         self._add_unseen_roots()
@@ -86,7 +87,7 @@ class Search:
         above: dict[int, list[FoundReference]] = {}
         for reference in found:
             above.setdefault(reference.child, []).append(reference)
-        # grows meanwhile
+        # _take() appends the holders that it meets
         nodes = [*self.nodes.values()]
         for node in nodes:
             node.asked = node.address in searched
@@ -151,7 +152,7 @@ class Search:
                 node.add_root(PathRoot(RootKind.GIVEN))
 
     def _add_unseen_roots(self) -> None:
-        """Add a root to targets and unreached objects with holders not searched or not visible."""
+        """Add a root to each target or unreached object whose holders are not all known."""
         known = _reachable_addresses(self.nodes.values())
         for node in self.nodes.values():
             if node.address in known and node.address not in self._wanted:
@@ -178,7 +179,7 @@ class Search:
 
 
 def _place(reference: FoundReference) -> Place:
-    """Return the place, which refers to no object but texts."""
+    """Return the place of a reference as numbers and texts, which keep no object alive."""
     how, value = reference.how, reference.value
     if how in (How.VALUE, How.ATTRIBUTE):
         return Place(how, key=value if type(value) is str else None, text=key_text(value))

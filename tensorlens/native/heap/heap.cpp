@@ -142,11 +142,11 @@ TL_EXPORT void tl_heap_release(Rows* rows) {
   delete rows;
 }
 
-// Appends six items to `references` for each that is found: the holder, but of a tuple only its
-// length; the addresses of the holder and of the object it holds; how many times it holds that; the
-// How; and an index or a key. Appends to `searched` the address of each object whose holders were
-// searched, and whether all are there. `lengths` are those of targets and anchors. Returns -1 if
-// out of memory. `fetch` is gc.get_objects.
+// Appends six items to `references` for each holder of each object: the holder, or its length if it
+// is a tuple; the addresses of the holder and of the object; the number of references between them;
+// of the first of these the How, and an index or a key. Appends two to `searched` for each object
+// whose holders were searched: its address, and whether they are fewer than kMaxHolders. `lengths`
+// are those of targets and anchors. Returns -1 if out of memory. `fetch` is gc.get_objects.
 TL_EXPORT int tl_heap_references(
     const uint64_t* targets, const uint64_t* anchors, const int64_t* lengths, PyObject* fetch,
     PyObject* references, PyObject* searched) {

@@ -72,12 +72,12 @@ enum Kind : uint8_t {
 enum How : int8_t {
   kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kClosureVariable, kLocal,
   kContents, kDefaults, kKeywordDefaults,
-  kVars, kClosure,  // aliases in a name
+  kVars, kClosure,  // kAlias in a name
 };
 enum Origin : int8_t {
   kMain, kVariable, kClass, kOtherModule, kFunctionOrigin, kGeneratorOrigin, kFrameOrigin,
   kTemporary, kTop, kCycle,
-  kEnd,  // of a search for all references
+  kEnd,  // an anchor of a search for all references; not in native.py
 };
 enum Written : int8_t { kQuoted, kBare, kDescribed };
 constexpr ssize_t kMaxKeyLength = 60;  // the same as in names.py

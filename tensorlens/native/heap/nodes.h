@@ -17,7 +17,7 @@ struct Node {
   int16_t wanted = -1;          // the pass that searched its holders
   Origin origin = kVariable;
   bool resolved = false, marked = false;
-  uint8_t holders = 0;
+  uint8_t holders = 0;          // counted in a search for all references
 };
 static_assert(sizeof(Node) == 32, "a search reads many nodes");
 

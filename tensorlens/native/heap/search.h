@@ -13,9 +13,9 @@
 namespace {
 
 constexpr int16_t kMaxReferences = 8;       // in a name, at most
-constexpr int16_t kMaxPathReferences = 20;  // where all references are wanted
-constexpr uint8_t kMaxHolders = 200;        // of one object, then
-constexpr size_t kMaxSearched = 1000;       // objects whose holders are searched, then
+constexpr int16_t kMaxPathReferences = 20;  // find_references(): levels of holders, at most
+constexpr uint8_t kMaxHolders = 200;        // find_references(): of one object, at most
+constexpr size_t kMaxSearched = 1000;       // find_references(): objects, unless targets are more
 
 class Search {
  public:
@@ -68,7 +68,7 @@ class Search {
   void write(Rows& rows);
 
   // Finds the references to the targets, to their holders, and so on, but none to an anchor, to an
-  // instance of one, to a class or a module. `objects` are all of the heap.
+  // instance of one, to a class or a module. The constructor's `objects` must be all of the heap.
   void find_references();
   bool append_references(PyObject* references, PyObject* searched);
 
@@ -145,7 +145,7 @@ class Search {
   std::vector<uint64_t> bloom_;
   uint64_t bloom_mask_ = 0;
   bool wants_containers_ = false;
-  bool wants_all_ = false;  // all references of an object, and how many
+  bool wants_all_ = false;  // whether all references to an object are sought and counted
   size_t new_holders_ = 0;
   PyObject* current_ = nullptr;
   const Type* current_type_ = nullptr;
@@ -417,7 +417,7 @@ void Search::add_edge(PyObject* child, How how, int64_t value) {
   if (number < 0 || nodes_[number].wanted != pass_) {
     return;
   }
-  // the traversal of a type that is not exact visits each reference again
+  // a type that is not exact is traversed too, and its references are counted there
   const bool counts = how == kOpaque || current_type_->exact;
   if (how == kOpaque) {
     const Kind kind = current_type_->kind;

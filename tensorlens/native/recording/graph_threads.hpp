@@ -44,7 +44,7 @@ class Calls {
   }
 
   // Finds the innermost call whose nodes this thread may run. A thread with Python code runs nodes
-  // of its own calls, others those of any: known only if all calls are from one thread.
+  // of its own calls. Others run nodes of any, so all calls must then be from one thread.
   bool here(Call* found) {
     if (count_.load(std::memory_order_relaxed) == 0) {
       return false;

@@ -90,7 +90,7 @@ class Log {
   };
 
   // Returns whether this is the first reader, which then calls remember() for each block. At least
-  // `limit` events are kept, notes included.
+  // `limit` events are kept, notes included, if there is memory for them.
   bool begin(Highest* highest, int64_t limit) {
     // appending must allocate nothing but chunks
     chunks_.reserve(static_cast<size_t>(std::min(limit / kChunk + 3, kMostChunks)));

@@ -150,8 +150,8 @@ class Pairing {
   Table<OpenBlock> open_;
 };
 
-// Adds a row for each past block. Bytes of `level` that none of them has, for lack of memory, are
-// returned, and added as one row at an address of no block.
+// Adds a row for each past block, and one at an address of no block for the bytes of `level` that
+// none of them has, for lack of memory. Returns those bytes.
 int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   past.each([&](const Past& block) {
     rows.add(kStart, block.key, block.size, block.time, block.stack, block.context);

@@ -86,7 +86,7 @@ std::atomic<int64_t> g_lost_stacks{0};
 // is the module. 0 if modules are not noted.
 std::atomic<uintptr_t> g_module_call{0};
 
-// Determines a frame's line and module.
+// All that determines a frame's line and module.
 struct FrameKey {
   uintptr_t code, instruction;
   uintptr_t module, type;  // of the module that the frame calls; 0: none

@@ -24,7 +24,7 @@ struct NodeBlock {
   NodeEvent made;
 };
 
-// The caller holds the lock.
+// Callers hold the lock, except for is_on().
 struct NodeLog {
   static constexpr size_t kMaxEvents = 1 << 21;  // 32 MiB
 
@@ -108,7 +108,7 @@ void follow_forks() {
 
 }  // namespace
 
-// Ending the scope returns the number of events that can be taken.
+// Begins a call; the end of its scope returns the number of events that can be taken.
 TL_EXPORT PyObject* tl_nodes_begin() {
   {
     const Holding holding(g_node_log.lock);

@@ -173,6 +173,15 @@ def test_path_of_default_arguments() -> None:
     assert told(ref) == [f"{name}.history (function attribute)"]
 
 
+def test_path_of_more_defaults_than_arguments() -> None:
+    def step() -> None:
+        pass
+
+    ref = put(lambda thing: setattr(step, "__defaults__", (thing,)))
+    name = "test_path_of_more_defaults_than_arguments.step"
+    assert told(ref) == [f"{name}(?=...) (default)"]
+
+
 def test_two_names_of_one_function_are_one_way() -> None:
     def step(history: list[Any] = []) -> None:  # noqa: B006
         pass
