@@ -156,14 +156,14 @@ def _loading(program: Program) -> str:
 
 
 def _key(job: Job, environment: dict[str, str]) -> Hashable:
-    """Return the key of a shared process: its program, device and environment."""
+    """Return the key of a process: its program, environment and, of fake tensors, its device."""
     try:
         folder = Path.cwd()
     except FileNotFoundError:
         folder = None
     program = replace(job.program, global_settings=None, arguments=tuple(job.program.arguments))
     # a process prepares the device of fake tensors only once
-    device = job.device, job.card
+    device = (job.device, job.card) if job.is_fake else None
     return program, device, os.getpid(), folder, *interpreter(), *sorted(environment.items())
 
 

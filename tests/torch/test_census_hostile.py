@@ -256,7 +256,7 @@ class TestOwners:
         quiet_snapshot(*HALVES)
         HALVES.clear()
 
-    @pytest.mark.parametrize("damage", ["none", "numbers", "subclass", "deleted"])
+    @pytest.mark.parametrize("damage", ["none", "numbers", "subclass", "keys", "deleted"])
     def test_optimizers_with_odd_state(self, damage):
         since = Since()
         model = nn.Linear(3, 2)
@@ -269,6 +269,9 @@ class TestOwners:
             odd = type("Odd", (dict,), {name: recorder(name) for name in ("items", "__iter__")})
             sgd.state = odd()
             dict.__setitem__(sgd.state, model.weight, {"slot": torch.zeros(2)})
+        elif damage == "keys":
+            odd = type("Odd", (), {"__hash__": lambda self: RAN.append("__hash__") or 1})
+            sgd.param_groups[0][odd()] = 1
         else:
             del sgd.state, sgd.param_groups
         RAN.clear()

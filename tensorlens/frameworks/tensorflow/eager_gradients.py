@@ -108,7 +108,7 @@ def _forward_rows(
 ) -> dict[_Call, int]:
     """Map each call to the row of its forward operation's result, if that is known."""
     by_address: dict[int, list[int]] = defaultdict(list)
-    # by operation and size; those of gradient functions apart, for gradients of gradients
+    # key: whether a gradient function made it (for gradients of gradients), operation, size
     by_size: dict[tuple[bool, str, int], list[int]] = defaultdict(list)
     for row, kind in enumerate(log.kind):
         if kind >= FREE or log.stack[row] < 0:

@@ -258,7 +258,7 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     first: Callable[[], Any] = noop
     is_over = False
 
-    # wrappers and functions that refer to it may outlast it
+    # wrappers and functions that refer to this may outlast end()
     def call() -> None:
         if not is_over:
             act()

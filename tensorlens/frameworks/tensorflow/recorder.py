@@ -80,7 +80,7 @@ class TensorflowHostRecorder(HostRecorder):
         return started.close
 
     def _look(self, roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-        # modules that are gone at the end have no paths
+        # paths are read at the end alone: modules that are gone by then have none
         path = module_paths(roots) if moment == "end" else lambda address, kind: None
         return census(roots).tensors, path
 

@@ -21,7 +21,7 @@ FREE, ALLOCATED, UNMAPPED = range(3)
 
 SHIFT = 64
 ADDRESSES = (1 << SHIFT) - 1
-"""A key of :class:`Pool` is ``size << SHIFT | address``."""
+"""Mask of the address in a key of :class:`Pool`, which is ``size << SHIFT | address``."""
 FIRST_ADDRESS = 1 << 44
 """Start of a simulated device's memory."""
 

@@ -182,7 +182,7 @@ class StepsRequest:
     """Request for a program's steps: torch's run on fake tensors, TensorFlow's are traced."""
 
     job: Job
-    """The job, without its device."""
+    """The job; :meth:`run` sets its device and card."""
     spec: DeviceSpec
     settings: str
 

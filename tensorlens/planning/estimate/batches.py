@@ -24,8 +24,8 @@ _RATIO = 16
 """Largest ratio of the next batch to the last one that fits."""
 
 _LINEAR = range(3, 7)
-"""Numbers of known batches, all of which fit, from which the next one is where a line reaches the
-capacity; with fewer or more known it at least doubles."""
+"""Numbers of tries, all of which fit, after which the next batch is the first that a line puts
+beyond the capacity; after fewer or more it at least doubles."""
 
 
 def largest_that_fits(
@@ -61,13 +61,13 @@ def largest_that_fits(
             if too_large > highest:
                 further = reach + 1 if len(tried) in _LINEAR else max(reach, 2 * fitting)
                 wanted = min(further, _RATIO * fitting)
+            # peaks may not lie on a line: bisect every second time
             elif len(tried) % 2:
                 wanted = reach
             elif too_large > 4 * fitting:
                 wanted = math.isqrt(fitting * too_large)
             else:
                 wanted = (fitting + too_large) // 2
-            # peaks may not lie on a line: bisect every second time
             wanted = max(fitting + 1, min(wanted, too_large - 1))
             if fits(wanted):
                 fitting = wanted

@@ -88,7 +88,11 @@ def _with_function(program: Program, function: str) -> Program:
     """Return a program that calls ``function``; refuse it if its source cannot bind that name."""
     tree = _tree(program)
     if tree is not None:
-        words = re.findall(r"\w+|\*", ast.dump(tree))
+        # ast.dump() would recurse, and a long sum is a deep tree
+        values = (each for node in ast.walk(tree) for _, each in ast.iter_fields(node))
+        parts = (part for each in values for part in (each if isinstance(each, list) else [each]))
+        text = " ".join(part for part in parts if isinstance(part, str))
+        words = re.findall(r"\w+|\*", text)
         if {function.partition(".")[0], *_NAMING}.isdisjoint(words):
             there = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)][:5]
             place = Path(program.file).name if program.file else program.module
@@ -204,7 +208,7 @@ def _tree(program: Program) -> ast.Module | None:
     path = Path(program.file) if program.file is not None else _source(program.module or "")
     try:
         return None if path is None else ast.parse(path.read_bytes())
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, RecursionError):
         # a run reports the error
         return None
 

@@ -344,7 +344,7 @@ def _forget_gradients(graph: Any) -> None:
 
 
 def _held_by_results(graph: Any) -> Mapping[str, str]:
-    """Map operations to those whose results their own keep alive in Python."""
+    """Map an operation to the one whose results its own results keep alive in Python."""
     found = {}
     for operation in graph.get_operations():
         for each in operation.outputs:

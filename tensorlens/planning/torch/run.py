@@ -60,7 +60,7 @@ def run(job: Job, tell: Callable[[int], None]) -> Trace:
 
 
 def _run(job: Job, tell: Callable[[int], None], *, on_cuda: bool = False) -> Trace:
-    """Run a job; with ``on_cuda`` as torch's default device, refuse one that trains elsewhere."""
+    """Run a job; ``on_cuda`` makes cuda torch's default device and refuses training elsewhere."""
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = Cautions()
@@ -145,7 +145,7 @@ _TRAINED = ("parameter", "gradient")
 
 
 def _trains_elsewhere(tracker: Tracker) -> bool:
-    """Tell whether a program trains on other devices than cuda; its data may be there."""
+    """Tell whether a program trains on other devices alone; its data may be on cuda."""
     log = tracker.trace.log
     trained = {number for number, each in enumerate(log.labels) if each.role in _TRAINED}
     devices = {log.devices[log.device[row]] for row, at in enumerate(log.label) if at in trained}

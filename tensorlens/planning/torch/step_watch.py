@@ -41,7 +41,7 @@ _NOT_REENTRANT = '{"use_reentrant": False}'
 
 
 class StepWatch:
-    """Facts about the steps of a program; ``mark`` gives the moment a name."""
+    """Watches the steps of a program; ``mark`` is called with a name for the moment."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.is_last = False

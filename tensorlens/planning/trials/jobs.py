@@ -117,8 +117,8 @@ class Job:
     path: Sequence[str]
     """``sys.path`` of the asking process."""
     estimated: bool = False
-    """Whether it is for an estimate: torch's steps run on fake tensors; of a program that is built
-    with data on TensorFlow, the training is traced."""
+    """Whether it is for an estimate: torch's steps run on fake tensors; a program of TensorFlow is
+    built with data, and its training is traced."""
     device: str | None = None
     """Device of the figures; None: the most used accelerator, or the CPU."""
     card: Card | None = None
@@ -130,7 +130,7 @@ class Job:
     warmup: int = 1
     steps: int = 3
     keras_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of a Keras model, if a program on fake tensors makes or trains one."""
+    """Options of the Keras model that an estimated program makes or trains, if it does."""
     world_size: int = 1
     records: bool = False
     """Whether the whole program is recorded, for :attr:`Measurement.recorded`."""
@@ -139,7 +139,7 @@ class Job:
     limit: int | None = None
     """Limit of the device's memory in bytes; None: no limit."""
     rehearsal: int = 1
-    """Batch of one step before the limit is set, in which libraries are loaded."""
+    """Batch of a step that loads libraries before the limit is set."""
     timeout: float | None = None
     """Seconds after which the process is killed."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -34,7 +34,7 @@ class TensorflowHoldings:
             self._handles = view.handle_sizes
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
-        """Return the handles of variables, which live as long as these."""
+        """Return the handles of those roots that are variables; they live as long as these."""
         known = (self._handles.get(id(root)) for root in roots)
         blocks = tuple((*each, "other") for each in known if each is not None)
         return Retained(sum(size for _, size, _ in blocks), len(blocks), (), blocks)

@@ -102,7 +102,10 @@ def forward_nodes(body: Body, node: BodyNode, functions: Functions) -> list[tupl
 
 
 def _forward_name(name: str) -> str | None:
-    """Return the operation that ``tf.gradients`` put into a node's name."""
+    """Return the operation that ``tf.gradients`` put into a node's name, or an empty text.
+
+    None if the node is in no scope of ``tf.gradients``.
+    """
     scopes = list(_SCOPE.finditer(name))
     if not scopes:
         return None

@@ -29,7 +29,7 @@ _MAX_LINES = 1 << 16
 _MAX_FUNCTIONS = 64
 """Functions whose nodes are kept; beyond that number all are read again."""
 _MAX_WAITING = 1 << 15
-"""Events that wait to be added up."""
+"""Number of waiting events above which they are added up."""
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
 """Keras code that runs the layers of a model without a ``call`` of the user's."""
@@ -56,7 +56,7 @@ class FollowedCode:
         self._model_lines: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
-        """Number of calls of graphs with its nodes."""
+        """Number of calls of graphs with its nodes, without those that compute gradients."""
         self.has_plain = self.has_compiled = False
         """Whether it has nodes that run as they are, and nodes that XLA compiled."""
         self.levels: tuple[int, int] | None = None

@@ -28,8 +28,8 @@ from tensorlens.records.logs.events import ALLOC, GRAPH_CALL, Context, EventLog,
 
 _OWN_CODE = str(Path(__file__).parents[3]) + os.sep
 _TENSORFLOW = f"{os.sep}tensorflow{os.sep}python{os.sep}"
-"""Code between the line that calls a function and the function's nodes; the first call goes through
-other lines of it than later ones."""
+"""Part of the paths of TensorFlow's code, which lies between the line that calls a function and the
+function's nodes. The first call goes through other lines of it than later calls."""
 _MAX_CALLS = 1 << 14
 """Calls of a recording that are marked, the latest."""
 _HANDLE = "VarHandleOp"
@@ -47,9 +47,9 @@ class GraphOrigins:
         """When functions were called from Python, in monotonic nanoseconds."""
 
     def start(self) -> Callable[[], None]:
-        """Read functions that die before the recording ends, such as those of ``fit``'s pipelines.
+        """Start noting calls of functions; return a function that ends this.
 
-        Returns a function that ends this.
+        Also read functions that die before the end, such as those of ``fit``'s pipelines.
         """
         seen: set[str] = set()
         functions = self._nodes.functions
@@ -66,7 +66,7 @@ class GraphOrigins:
         """Put the node's stack below that of the call, for each event in a graph function.
 
         The innermost frames are then the code that made the node; the outer ones lead to the line
-        that called the function. Calls have marks.
+        that called the function. Also add a mark for each call.
         """
         calls = ((GRAPH_CALL, call - parts.started) for call in [*self._calls])
         log.add_marks(calls, parts.taken.dropped)

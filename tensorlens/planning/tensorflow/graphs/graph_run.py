@@ -292,7 +292,7 @@ def eager_lasts(
     Args:
         graph: the step as it was traced.
         until: operation number to the operation at whose end a tape drops its results.
-        held: operation number to the operation whose results its own keep alive.
+        held: operation number to the operation whose results its own results keep alive.
     """
     lasts = {node.number: node.number for node in graph.nodes}
     lasts.update((number, node.number) for node in graph.nodes for number, _ in node.inputs)

@@ -34,7 +34,7 @@ _OPTIMIZER_SETTINGS = ("optimizer", "fused", "foreach")
 
 
 def program_with_options(job: Job) -> ProgramWithOptions:
-    """Return the program of a job with its option."""
+    """Return the program of a job with its options."""
     stage = Stage(estimated=job.estimated, batch=job.batch)
     return ProgramWithOptions(job, stage, list(_options(job.variant.settings, stage)), step_of)
 

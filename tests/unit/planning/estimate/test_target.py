@@ -58,6 +58,15 @@ def test_function_that_code_may_make_is_looked_for_in_the_module(source, tmp_pat
     assert program(str(tmp_path / "train.py:mk")).function == "mk"
 
 
+def test_function_in_deep_code_and_long_numbers(tmp_path):
+    deep = f"total = {' + '.join(['1'] * 1200)}\nlong = 0x{'f' * 6000}\ndef mk(): ..."
+    (tmp_path / "train.py").write_text(deep)
+    assert program(str(tmp_path / "train.py:mk")).function == "mk"
+    # a word of the syntax tree, not of the source
+    with pytest.raises(UsageError, match="there is no 'value'"):
+        program(str(tmp_path / "train.py:value"))
+
+
 def test_no_more_than_five_functions_are_named(tmp_path):
     train = tmp_path / "train.py"
     train.write_text("".join(f"def f{number}(): ...\n" for number in range(7)))

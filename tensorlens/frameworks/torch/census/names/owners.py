@@ -262,12 +262,17 @@ class OptimizerNaming:
         root = names.text("param_groups")
         for index, group in _sequence(groups):
             path = names.attribute(names.index(root, index), "params")
-            for position, parameter in _sequence(dict(entries(group)).get("params")):
+            for position, parameter in _sequence(_parameters_of(group)):
                 if issubclass(type(parameter), torch.Tensor) and id(parameter) not in known:
                     orphans[id(parameter)] = names.index(path, position)
                     below = names.below(orphans[id(parameter)], {-1: prefix})
                     self._naming.add(parameter, below, "parameter")
         return orphans
+
+
+def _parameters_of(group: Any) -> Any:
+    # compared only with texts: other keys may run code of the program
+    return next((item for key, item in entries(group) if type(key) is str and key == "params"), ())
 
 
 def _sequence(value: Any) -> Iterator[tuple[Any, Any]]:
