@@ -62,6 +62,15 @@ def content_of(item: Any) -> dict[str, Any]:
     return {key: value for key, value in dict.copy(content).items() if type(key) is str}
 
 
+def entry(variables: Any, name: str) -> Any:
+    """Return the value of a text key in a dict, without calling any key's code; None without it."""
+    if issubclass(type(variables), dict):
+        for key, value in [*dict.items(variables)]:
+            if type(key) is str and key == name:
+                return value
+    return None
+
+
 def items_of(value: Any) -> list[Any]:
     """Return the items of a list or tuple, also of lists that Keras or TensorFlow tracks."""
     kind = type(value)

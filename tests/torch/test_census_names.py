@@ -127,6 +127,17 @@ def test_two_optimizers_of_one_class():
     assert found["disc.bias.exp_avg"] == ("optimizer", 8)
 
 
+def test_state_that_several_containers_hold_is_named_by_the_outermost():
+    since = Since()
+    sgd = torch.optim.SGD([torch.zeros(4, requires_grad=True)], lr=0.1)
+    latest = torch.zeros(5)
+    sgd.state[sgd.param_groups[0]["params"][0]] = {"history": [latest], "latest": latest}
+    assert since.sizes(sgd) == {
+        "SGD.param_groups[0].params[0]": ("parameter", 16),
+        "SGD.param_groups[0].params[0].latest": ("optimizer", 20),
+    }
+
+
 def test_parameters_that_no_model_has():
     since = Since()
     sgd = torch.optim.SGD([torch.zeros(4, requires_grad=True)], lr=0.1, momentum=0.9)

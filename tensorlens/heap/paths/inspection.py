@@ -102,16 +102,6 @@ def index_of(node: PathNode, child: PathNode) -> int | None:
     return None
 
 
-def entry(variables: Any, name: str) -> Any:
-    """Return the value of a text key in a plain dict, without calling any key's code."""
-    if type(variables) is not dict:
-        return None
-    for key, value in [*dict.items(variables)]:
-        if type(key) is str and key == name:
-            return value
-    return None
-
-
 def attributes_of(node: PathNode) -> Any:
     """Return an object's ``__dict__``; None if it has none."""
     return attributes.dict_of(node.object)

@@ -19,7 +19,7 @@ from types import (
 )
 from typing import Any
 
-from tensorlens.heap.attributes import TRANSPARENT, mro, name_of_type
+from tensorlens.heap.attributes import TRANSPARENT, entry, mro, name_of_type
 from tensorlens.heap.frames import SUSPENDED, TEMPORARY, label, locals_of
 from tensorlens.heap.native import How
 from tensorlens.heap.paths import inspection
@@ -146,7 +146,7 @@ def _variable_step(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffi
 def _lru_cache_step(nodes: Sequence[PathNode]) -> PathStep | None:
     wrapper, child = nodes[:2]
     attributes = inspection.attributes_of(wrapper)
-    name = inspection.entry(attributes, "__qualname__")
+    name = entry(attributes, "__qualname__")
     name = inspection.short_name(name) if type(name) is str else "?"
     if inspection.is_dict_of(wrapper, child) and len(nodes) > 2:
         key = nodes[2].holders[child].key
@@ -154,7 +154,7 @@ def _lru_cache_step(nodes: Sequence[PathNode]) -> PathStep | None:
             return PathStep(None, 2)
         text = f"{name}.{key or '?'} (function attribute)"
         return PathStep(Reference("function attribute", text), 2, True)
-    if child.object is inspection.entry(attributes, "__wrapped__"):
+    if child.object is entry(attributes, "__wrapped__"):
         return PathStep(None)
     size = limit = None
     if any(held is vars(functools)["_CacheInfo"] for held in gc.get_referents(wrapper.object)):
@@ -188,10 +188,10 @@ def _queue_step(nodes: Sequence[PathNode]) -> PathStep | None:
         return None
     attributes = inspection.attributes_of(nodes[0])
     items = nodes[covered]
-    if inspection.entry(attributes, "queue") is not items.object:
+    if entry(attributes, "queue") is not items.object:
         return None
     place = inspection.index_of(items, nodes[covered + 1])
-    limit = inspection.entry(attributes, "maxsize")
+    limit = entry(attributes, "maxsize")
     limit = limit if type(limit) is int and limit > 0 else None
     text = f"{inspection.owner_name(nodes[0])}[{'…' if place is None else place}]"
     return PathStep(Reference("queue", text, "", inspection.length(items), limit), covered + 1)

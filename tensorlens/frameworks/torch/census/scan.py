@@ -150,8 +150,8 @@ class NativeScan(Scan):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._scan: int | None = None
+        super().__init__()
         self._library, offset = _library_and_offset()
         self._scan = self._library.tl_scan_open(offset, torch._C.TensorBase)
         if self._scan is None:

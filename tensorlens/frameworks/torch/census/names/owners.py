@@ -27,7 +27,7 @@ from tensorlens.frameworks.torch.census.names.naming import (
     model_name,
     outermost,
 )
-from tensorlens.heap.attributes import class_name
+from tensorlens.heap.attributes import class_name, entry
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names
 
@@ -244,16 +244,22 @@ class OptimizerNaming:
             self._add_state(state, node)
 
     def _add_state(self, state: Any, node: int, depth: int = 0) -> None:
-        """Name a tensor, or the tensors in a container."""
+        """Name a tensor, or the tensors in a container before those in the containers in it."""
         if issubclass(type(state), torch.Tensor):
             self._naming.add(state, node, "optimizer", keeps_second=False)
         elif depth <= _MAX_DEPTH:
             attribute, other_key = self._naming.names.attribute, self._naming.names.key
+            inner = []
             for key, item in entries(state) or _sequence(state):
                 if type(item) not in _PLAIN_TYPES:
                     is_attribute = type(key) is str and key.isidentifier()
                     below = (attribute if is_attribute else other_key)(node, key)
-                    self._add_state(item, below, depth + 1)
+                    if issubclass(type(item), torch.Tensor):
+                        self._naming.add(item, below, "optimizer", keeps_second=False)
+                    else:
+                        inner.append((item, below))
+            for item, below in reversed(inner):
+                self._add_state(item, below, depth + 1)
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; map their addresses to these names."""
@@ -262,17 +268,12 @@ class OptimizerNaming:
         root = names.text("param_groups")
         for index, group in _sequence(groups):
             path = names.attribute(names.index(root, index), "params")
-            for position, parameter in _sequence(_parameters_of(group)):
+            for position, parameter in _sequence(entry(group, "params")):
                 if issubclass(type(parameter), torch.Tensor) and id(parameter) not in known:
                     orphans[id(parameter)] = names.index(path, position)
                     below = names.below(orphans[id(parameter)], {-1: prefix})
                     self._naming.add(parameter, below, "parameter")
         return orphans
-
-
-def _parameters_of(group: Any) -> Any:
-    # compared only with texts: other keys may run code of the program
-    return next((item for key, item in entries(group) if type(key) is str and key == "params"), ())
 
 
 def _sequence(value: Any) -> Iterator[tuple[Any, Any]]:
