@@ -270,8 +270,8 @@ class Recorders:
 def _with_marks(log: EventLog, origin: Origin, marks: Sequence[tuple[str, int, int]]) -> EventLog:
     wall = round((origin.started or 0.0) * 1e9)
     exact = origin.started_ns
-    times = (time - wall if exact is None else now - exact for _, time, now in marks)
-    log.add_marks(zip((name for name, *_ in marks), times, strict=True), origin.dropped)
+    named = ((name, time - wall if exact is None else now - exact) for name, time, now in marks)
+    log.add_marks(named, origin.dropped)
     return log
 
 

@@ -78,12 +78,12 @@ class Search:
 
     def _link(self, reader: NativeHeap) -> None:
         """Link all nodes to their holders, as far as they are found."""
-        if not any(map(self._can_ask, self.targets)):
-            return
         table = self.root_table
-        wanted = (node.address for node in self.nodes.values() if self._can_ask(node))
+        wanted = array("Q", (each.address for each in self.nodes.values() if self._can_ask(each)))
+        if not wanted:
+            return
         ends = {*self._skip, *table.own_places, *table.globals}
-        found, searched = reader.references(array("Q", wanted), array("Q", ends))
+        found, searched = reader.references(wanted, array("Q", ends))
         above: dict[int, list[FoundReference]] = {}
         for reference in found:
             above.setdefault(reference.child, []).append(reference)

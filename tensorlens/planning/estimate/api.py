@@ -191,11 +191,7 @@ class StepsRequest:
         job, spec = self.job, self.spec
         if job.program.is_script and job.variant.arguments:
             raise UsageError(_of_script(job.name, *job.variant.arguments))
-        given = {} if job.batch is None else {"batch_size": job.batch}
-        options = {**job.keras_options, **given}
-        asked = replace(
-            job, estimated=True, device=spec.kind, card=spec.card, keras_options=options
-        )
+        asked = replace(job, estimated=True, device=spec.kind, card=spec.card)
         with progress(job.name, "step", job.steps) as done:
             trace = runner.run(asked, lambda count: done(count, ""))
         if isinstance(trace, Failure):

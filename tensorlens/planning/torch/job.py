@@ -27,7 +27,7 @@ def estimate_trace(job: Job, tell: Callable[[int], None]) -> Trace:
     try:
         trace = run(job, tell)
     except BaseException as error:
-        of_keras = trace_training(error, job, job.keras_options)
+        of_keras = trace_training(error, job, job.keras_arguments)
         if of_keras is None:
             raise
         return of_keras

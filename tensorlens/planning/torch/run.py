@@ -95,7 +95,7 @@ def _run(job: Job, tell: Callable[[int], None], *, on_cuda: bool = False) -> Tra
             for note in program.stage.notes:
                 caution(note)
             if program.makes_keras_model:
-                trace.batch = job.keras_options.get("batch_size", SAMPLES)
+                trace.batch = job.keras_arguments.get("batch_size", SAMPLES)
             enter(training_patches())
             names.name_all()
             return step

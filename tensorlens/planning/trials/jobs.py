@@ -149,6 +149,12 @@ class Job:
         """Whether its steps run on fake tensors, in a process that others share."""
         return self.estimated and self.framework == "torch"
 
+    @property
+    def keras_arguments(self) -> Mapping[str, Any]:
+        """:attr:`keras_options` with the batch as ``batch_size``, if there is one."""
+        given = {} if self.batch is None else {"batch_size": self.batch}
+        return {**self.keras_options, **given}
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

@@ -140,11 +140,9 @@ class ProgramWithOptions:
     def _make_step(self) -> Callable[[], Any] | None:
         def make_step() -> Any:
             # a setting may have changed the batch
-            batch = self.stage.batch
-            made = beginning(replace(self._job, batch=batch))
-            given = {} if batch is None else {"batch_size": batch}
-            options = {**self._job.keras_options, **given}
-            step = self._step_of(made, options, estimated=self.stage.estimated)
+            job = replace(self._job, batch=self.stage.batch)
+            made = beginning(job)
+            step = self._step_of(made, job.keras_arguments, estimated=self.stage.estimated)
             self.makes_keras_model = step is not made
             return step
 

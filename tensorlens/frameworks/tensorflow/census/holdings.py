@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.base import TENSORFLOW
 from tensorlens.frameworks.retention import Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, find_objects
+from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, find_objects
 from tensorlens.heap.paths import reference_paths
 from tensorlens.heap.untracked_arrays import arrays_in, shown
 from tensorlens.interpreter import paused_collector
@@ -91,12 +92,14 @@ class _HeapView:
             return Survivor(address, size, arrays=arrays, shown=bytes_shown, words=TENSORFLOW)
         all_rows = self._rows.rows
         row = all_rows[min(rows, key=lambda row: (ROLES.index(all_rows[row].role), row))]
+        described = self._described(row)
         # a handle is held by its variable
         above = (self._holders.get(self._value_of.get(each, -1)) for each in rows)
         handle = (Reference("attribute", "its handle", "Tensor"),)
-        return Survivor(
+        return replace(
+            described,
             address=address,
-            size=size or row.fact.buffer_nbytes,
+            size=size or described.size,
             tensors=tuple(
                 self._holders[each]
                 for each in rows
@@ -104,18 +107,16 @@ class _HeapView:
             ),
             arrays=arrays,
             holders=tuple(
-                Holder(each, handle, self._described(each)) for each in above if each is not None
+                Holder(each, handle, self._described(all_rows[self._rows.row_numbers[id(each)]]))
+                for each in above
+                if each is not None
             ),
             role=row.role,
-            name="" if row.name < 0 else self._names[row.name],
-            dtype=row.fact.dtype,
-            shape=row.fact.shape,
-            shown=min(row.fact.nbytes, size) if size else row.fact.nbytes,
+            shown=min(described.shown, size) if size else described.shown,
             words=TENSORFLOW,
         )
 
-    def _described(self, variable: Any) -> Survivor:
-        row = self._rows.rows[self._rows.row_numbers[id(variable)]]
+    def _described(self, row: CensusRow) -> Survivor:
         fact = row.fact
         return Survivor(
             address=fact.address,

@@ -195,10 +195,12 @@ class DeviceSteps:
         """
         if self._table is None:
             return None
-        requested = functools.cache(_handed_out)
+        columns = self._living(since)
+        kinds = {device: kind_and_index(_name_of(device))[0] for device in set(columns[-1])}
+        requested = {kind: _handed_out(kind) for kind in set(kinds.values())}
         left = []
-        for address, size, birth, era, device in zip(*self._living(since), strict=True):
-            known = requested(kind_and_index(_name_of(device))[0])
+        for address, size, birth, era, device in zip(*columns, strict=True):
+            known = requested[kinds[device]]
             if known is not None and address not in known:
                 # freed, as the allocator's own list shows
                 continue
